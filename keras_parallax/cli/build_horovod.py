@@ -6,29 +6,36 @@ file (it serves XLA on MPI), so its line is dropped before the build. The wheel
 is kept in a cache, keyed by the versions of Horovod, TensorFlow and Python: the
 second installation takes seconds.
 
-This module imports nothing outside the standard library, so that it runs before
-the package's own dependencies are complete.
+TensorFlow is not imported here: the compilation does that, in a process of its own.
 """
 
+import hashlib
 import importlib.metadata
+import json
 import os
 import pathlib
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
-import tarfile
+import sysconfig
 import tempfile
 from collections.abc import Callable
+
+from keras_parallax.versions import TENSORFLOW_DISTRIBUTIONS, installed_version
 
 HOROVOD_VERSION = "0.28.1"
 
 # What the build imports or runs: pip is told not to isolate it, because it has
-# to see the TensorFlow that is installed here.
-BUILD_REQUIREMENTS = ("setuptools<81", "wheel", "packaging", "cmake<4", "cffi")
+# to see the TensorFlow that is installed here. CMake 4 refuses the CMake lists
+# of the libraries that Horovod carries along; setuptools packs wheels itself
+# since 70.1.
+BUILD_REQUIREMENTS = ("setuptools>=70.1", "packaging", "cmake>=3.13,<4")
 
-# What Horovod imports at run time on Gloo.
-RUN_REQUIREMENTS = ("cloudpickle", "psutil", "pyyaml", "packaging", "cffi")
+# What Horovod imports at run time on Gloo. Its launcher imports `distutils`,
+# which since Python 3.12 only setuptools provides.
+RUN_REQUIREMENTS = ("cloudpickle", "packaging", "psutil", "pyyaml", "setuptools")
 
 CMAKE_LIST = "horovod/tensorflow/CMakeLists.txt"
 UNBUILDABLE_SOURCE = "xla_mpi_ops.cc"
@@ -49,17 +56,15 @@ def cache_dir() -> pathlib.Path:
 
 def tensorflow_version() -> str:
     """Version of the installed TensorFlow, without importing it."""
-    for name in ("tensorflow", "tensorflow-cpu"):
-        try:
-            return importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    raise BuildError(
-        "TensorFlow is not installed in this Python "
-        f"({sys.executable}). Horovod is compiled against the installed "
-        "TensorFlow: install it first, for example with "
-        "`pip install keras-parallax`."
-    )
+    found = installed_version(*TENSORFLOW_DISTRIBUTIONS)
+    if found is None:
+        raise BuildError(
+            "TensorFlow is not installed in this Python "
+            f"({sys.executable}). Horovod is compiled against the installed "
+            "TensorFlow: install it first, for example with "
+            "`pip install keras-parallax`."
+        )
+    return found
 
 
 def cached_wheel_dir() -> pathlib.Path:
@@ -75,7 +80,8 @@ def cached_wheel_dir() -> pathlib.Path:
 
 def check_tools() -> None:
     """Raises `BuildError` unless a C++ compiler and make are on the path."""
-    compiler = os.environ.get("CXX", "g++")
+    # CXX may hold a launcher and options too, as in "ccache g++".
+    compiler = shlex.split(os.environ.get("CXX") or "g++")[0]
     missing = [tool for tool in (compiler, "make") if shutil.which(tool) is None]
     if missing:
         raise BuildError(
@@ -85,6 +91,17 @@ def check_tools() -> None:
             "`dnf install gcc-c++ make`), or name another compiler with "
             "the environment variable CXX, and run `keras-parallax "
             "build-horovod` again."
+        )
+
+
+def check_folder() -> None:
+    """Raises `BuildError` where the build would take this Python's folder for two."""
+    folder = sysconfig.get_path("platlib")
+    if any(character.isspace() for character in folder):
+        raise BuildError(
+            "Horovod's build passes TensorFlow's folder to the compiler without "
+            "quotes, and cannot be used where its path contains a space. Received: "
+            f"{folder!r}. Make the virtual environment in a folder without one."
         )
 
 
@@ -102,56 +119,83 @@ def drop_unbuildable_source(source: pathlib.Path) -> None:
     path.write_text("".join(kept))
 
 
+def build_environment() -> dict[str, str]:
+    """Environment of the compilation; what the user has set wins (NCCL, say)."""
+    env = {
+        "HOROVOD_WITH_TENSORFLOW": "1",
+        "HOROVOD_WITHOUT_PYTORCH": "1",
+        "HOROVOD_WITHOUT_MXNET": "1",
+        "HOROVOD_WITHOUT_MPI": "1",
+        "HOROVOD_WITH_GLOO": "1",
+        **os.environ,
+    }
+    # The CMake that pip installed goes before any other. Under `make`, MAKEFLAGS
+    # holds that make's own options, and Horovod would then compile one file at a
+    # time; without it, eight at a time, however small the machine.
+    env["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), env["PATH"]])
+    env["MAKEFLAGS"] = f"-j{min(8, len(os.sched_getaffinity(0)))}"
+    return env
+
+
 def _pip(*arguments: str, env: dict[str, str] | None = None) -> None:
-    command = [sys.executable, "-m", "pip", *arguments]
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments]
     done = subprocess.run(
-        command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
     )
     if done.returncode:
-        tail = "\n".join(done.stdout.splitlines()[-40:])
+        # A compiler's first error stands far above pip's last lines.
+        log = cache_dir() / "failed.log"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_text(done.stdout)
+        tail = "\n".join(done.stdout.splitlines()[-20:])
         raise BuildError(
-            f"`{' '.join(command)}` failed with exit status {done.returncode}. "
-            f"Its last lines:\n{tail}"
+            f"`{shlex.join(command)}` failed with exit status {done.returncode}. "
+            f"All its output is in {log}; its last lines:\n{tail}"
         )
 
 
 def build_wheel(destination: pathlib.Path) -> pathlib.Path:
     """Compiles Horovod against the installed TensorFlow; returns the wheel."""
     check_tools()
-    _pip("install", "--quiet", *BUILD_REQUIREMENTS, *RUN_REQUIREMENTS)
+    check_folder()
+    _pip("install", "--quiet", *BUILD_REQUIREMENTS)
     with tempfile.TemporaryDirectory(prefix="keras_parallax_horovod_") as scratch:
         requirement = f"horovod=={HOROVOD_VERSION}"
         where = ("--no-deps", "--no-binary", "horovod", "--no-build-isolation")
         _pip("download", "--quiet", *where, "--dest", scratch, requirement)
-        with tarfile.open(next(pathlib.Path(scratch).glob("*.tar.gz"))) as archive:
-            archive.extractall(scratch, filter="data")
+        archive = next(pathlib.Path(scratch).glob("horovod-*.tar.gz"))
+        shutil.unpack_archive(archive, scratch)
         source = pathlib.Path(scratch) / f"horovod-{HOROVOD_VERSION}"
         drop_unbuildable_source(source)
-        env = {
-            "HOROVOD_WITH_TENSORFLOW": "1",
-            "HOROVOD_WITHOUT_PYTORCH": "1",
-            "HOROVOD_WITHOUT_MXNET": "1",
-            "HOROVOD_WITHOUT_MPI": "1",
-            "HOROVOD_WITH_GLOO": "1",
-            **os.environ,  # The user's own choices win, NCCL for example.
-        }
-        env["PATH"] = os.pathsep.join(
-            [os.path.dirname(sys.executable), env.get("PATH", "")]
-        )
-        _pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", scratch,
-             str(source), env=env)  # fmt: skip
+        options = ("--no-deps", "--no-build-isolation", "--wheel-dir", scratch)
+        _pip("wheel", *options, str(source), env=build_environment())
         destination.mkdir(parents=True, exist_ok=True)
         built = next(pathlib.Path(scratch).glob("horovod-*.whl"))
         # Written beside its place and renamed, so that a build cut short never
-        # leaves half a wheel behind.
-        partial = destination / (built.name + ".partial")
+        # leaves half a wheel behind, nor two at once a mixture.
+        partial = destination / f"{built.name}.{os.getpid()}.partial"
         shutil.copyfile(built, partial)
         return partial.rename(destination / built.name)
 
 
-def install(
-    force: bool = False, say: Callable[[str], object] = print
-) -> pathlib.Path:
+def is_installed(wheel: pathlib.Path) -> bool:
+    """Whether what is installed as Horovod came from this very wheel file."""
+    try:
+        origin = importlib.metadata.distribution("horovod").read_text("direct_url.json")
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    archive = json.loads(origin or "{}").get("archive_info", {})
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    return archive.get("hash") == f"sha256={digest}"
+
+
+def install(force: bool = False, say: Callable[[str], object] = print) -> pathlib.Path:
     """Installs Horovod for the installed TensorFlow, building it if need be.
 
     Args:
@@ -169,14 +213,17 @@ def install(
     wheels = sorted(destination.glob("horovod-*.whl"))
     if wheels and not force:
         wheel = wheels[-1]
+        if is_installed(wheel):
+            say(f"Horovod {HOROVOD_VERSION} is installed already, from {wheel}")
+            return wheel
         say(f"Horovod {HOROVOD_VERSION}: using the wheel built earlier, {wheel}")
-        _pip("install", "--quiet", *RUN_REQUIREMENTS)
     else:
         say(
             f"Building Horovod {HOROVOD_VERSION} for TensorFlow "
             f"{tensorflow_version()} (once; takes a few minutes) ..."
         )
         wheel = build_wheel(destination)
+    _pip("install", "--quiet", *RUN_REQUIREMENTS)
     _pip("install", "--quiet", "--no-deps", "--force-reinstall", str(wheel))
     say(f"Horovod {HOROVOD_VERSION} is installed.")
     return wheel

@@ -1,0 +1,419 @@
+"""The coordinator: knows which processes of a job live, and tells the others.
+
+Each member keeps one connection open and sends a JSON object a line. A process
+that dies closes its connection at once, whatever it died of; a machine that
+vanishes does not, and is found by its missing heartbeats.
+"""
+
+import asyncio
+import concurrent.futures
+import contextlib
+import dataclasses
+import errno
+import json
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from keras_parallax.cluster.addresses import join_address, port_error, reach
+from keras_parallax.cluster.failure import Failure, describe_exit, process_name
+
+BEAT_SECONDS = 1.0
+SILENCE_SECONDS = 20.0
+# How long a failure that looks like a consequence waits for its cause.
+CAUSE_SECONDS = 3.0
+_JOIN_SECONDS = 10.0
+_TICK_SECONDS = 0.1
+_LINE_BYTES = 1 << 20
+
+_CLOSED = "its connection closed"
+
+
+@dataclasses.dataclass
+class MemberState:
+    """What the coordinator knows of one process.
+
+    Attributes:
+        role: `"worker"` or `"server"`.
+        index: Which of them.
+        pid: Its process id on its host.
+        host: Name of its host.
+        info: Whatever it has told about itself when it joined.
+        state: `"running"`, `"left"`, `"failed"` or `"lost"`.
+        step: Last training step it has told of.
+        phase: What it does in that step.
+        last_seen: `time.monotonic()` of its last message.
+    """
+
+    role: str
+    index: int
+    pid: int
+    host: str
+    info: dict[str, Any]
+    state: str = "running"
+    step: int | None = None
+    phase: str | None = None
+    last_seen: float = 0.0
+
+
+class Coordinator:
+    """Keeps a connection to each process of a job, in a thread of its own.
+
+    Args:
+        host: Under which the members reach it. It listens there alone, unless
+            the name belongs to no interface of this machine.
+        port: To listen on; 0 for any that is free.
+        expected_workers: How many workers must say goodbye before the job has
+            ended; None for those that have joined.
+        name: What members call it when they lose it, such as `"worker 0"`.
+        welcome: Sent to each member that joins.
+        silence_seconds: Without a heartbeat for so long, a member is lost.
+        explain_seconds: How long the end of a connection waits for
+            `report_exit` to say what the process has ended with; 0 where
+            nobody watches the processes themselves.
+        on_event: Called, in the coordinator's thread, with
+            `{"event": "joined" | "left" | "failed" | "lost" | "end", ...}`.
+    """
+
+    def __init__(
+        self,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        expected_workers: int | None = None,
+        *,
+        name: str = "launcher",
+        welcome: dict[str, Any] | None = None,
+        silence_seconds: float = SILENCE_SECONDS,
+        explain_seconds: float = 0.0,
+        on_event: Callable[[dict[str, Any]], object] | None = None,
+    ):
+        self.host = host
+        self.port = port
+        self.expected_workers = expected_workers
+        self.name = name
+        self.welcome = dict(welcome or {})
+        self._silence_seconds = silence_seconds
+        self._explain_seconds = explain_seconds
+        self._on_event = on_event or (lambda event: None)
+        self._members: dict[tuple[str, int], MemberState] = {}
+        self._writers: dict[tuple[str, int], asyncio.StreamWriter] = {}
+        self._failures: list[Failure] = []
+        self._undecided: dict[tuple[str, int], tuple[float, Failure]] = {}
+        self._announced: Failure | None = None
+        self._ended = threading.Event()
+        self._at_stop = contextlib.ExitStack()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever,
+            name="keras-parallax-coordinator",
+            daemon=True,
+        )
+        self._watch: concurrent.futures.Future | None = None
+        self._server: asyncio.Server | None = None
+
+    @property
+    def address(self) -> str:
+        """`"host:port"`, once started."""
+        return join_address(self.host, self.port)
+
+    def start(self) -> "Coordinator":
+        """Listens, and returns itself.
+
+        Raises:
+            ClusterError: The port is in use, or may not be opened.
+        """
+        self._thread.start()
+        try:
+            self._server = self._call(self._listen())
+        except OSError as error:
+            self.stop()
+            raise port_error(self.port, error) from error
+        self.port = self._server.sockets[0].getsockname()[1]
+        self._watch = asyncio.run_coroutine_threadsafe(self._tick(), self._loop)
+        return self
+
+    def stop(self) -> None:
+        """Closes every connection and ends the thread; may be called twice."""
+        if not self._loop.is_closed():
+            self._call(self._close())
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+        self._at_stop.close()
+
+    def at_stop(self, callback: Callable[[], object]) -> None:
+        """Calls `callback` when the coordinator has stopped."""
+        self._at_stop.callback(callback)
+
+    def members(self) -> list[MemberState]:
+        """A copy of what is known of each process that has joined."""
+        return [dataclasses.replace(m) for m in list(self._members.values())]
+
+    def first_failure(self) -> Failure | None:
+        """The failure to blame: the first that is not a consequence, if any."""
+        undecided = [failure for _, failure in list(self._undecided.values())]
+        failures = list(self._failures) + undecided
+        causes = [failure for failure in failures if not failure.consequence]
+        return (causes or failures or [None])[0]
+
+    def wait_end(self, timeout_seconds: float | None = None) -> bool:
+        """Waits until all workers have said goodbye; whether they have."""
+        return self._ended.wait(timeout_seconds)
+
+    def end(self) -> None:
+        """Tells every member that the job has ended, whoever said goodbye."""
+        self._call(self._end())
+
+    def report_exit(self, role: str, index: int, returncode: int) -> None:
+        """Tells what a process has ended with; its parent calls this.
+
+        Args:
+            role: `"worker"` or `"server"`.
+            index: Which of them.
+            returncode: As `subprocess` gives it: negative for a signal.
+        """
+        self._call(self._exited((role, index), returncode))
+
+    def _call(self, coroutine) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(30)
+
+    async def _listen(self) -> asyncio.Server:
+        host: str | None = self.host
+        try:
+            return await self._listen_on(host)
+        except OSError as error:
+            # A name may stand for an address outside this machine that is
+            # forwarded to it, as in a container.
+            known = error.errno in (errno.EADDRNOTAVAIL, None)
+            if not known or reach(self.host) == "loopback":
+                raise
+            return await self._listen_on(None)
+
+    async def _listen_on(self, host: str | None) -> asyncio.Server:
+        return await asyncio.start_server(
+            self._serve, host, self.port, limit=_LINE_BYTES, backlog=512
+        )
+
+    async def _close(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+        if self._server is not None:
+            self._server.close()
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for writer in self._writers.values():
+            writer.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _serve(self, reader, writer) -> None:
+        key = None
+        stranger = self._loop.call_later(_JOIN_SECONDS, writer.close)
+        try:
+            key = self._admit(await _receive(reader), writer)
+            stranger.cancel()
+            while key is not None:
+                message = await _receive(reader)
+                if message is None:
+                    break
+                self._heard(key, message)
+        except (OSError, ValueError, KeyError, TypeError):
+            # A stranger, or a connection that was reset: the end of this
+            # connection says all there is to say.
+            pass
+        except asyncio.CancelledError:
+            # Returns instead: the tasks of a server that is closed are not
+            # awaited by anyone who would want to know.
+            key = None
+        finally:
+            stranger.cancel()
+            writer.close()
+        if key is not None:
+            self._writers.pop(key, None)
+            self._closed(key)
+
+    def _admit(self, message: dict[str, Any] | None, writer) -> tuple | None:
+        if message is None or message.get("type") != "join":
+            return None
+        key = (str(message["role"]), int(message["index"]))
+        there = self._members.get(key)
+        if there is not None:
+            name = process_name(*key)
+            reason = (
+                f"{name} has joined already, as process {there.pid} on {there.host}"
+            )
+            _send(writer, {"type": "refused", "reason": reason})
+            return None
+        member = MemberState(
+            role=key[0],
+            index=key[1],
+            pid=int(message["pid"]),
+            host=str(message["host"]),
+            info=dict(message["info"]),
+            last_seen=time.monotonic(),
+        )
+        self._members[key] = member
+        self._writers[key] = writer
+        _send(
+            writer,
+            {"type": "welcome", "welcome": self.welcome, "coordinator": self.name},
+        )
+        self._event("joined", member)
+        if self._announced is not None:
+            _send(writer, {"type": "lost", **self._announced.to_json()})
+        return key
+
+    def _heard(self, key: tuple[str, int], message: dict[str, Any]) -> None:
+        member = self._members[key]
+        member.last_seen = time.monotonic()
+        if message.get("step") is not None:
+            member.step = int(message["step"])
+        member.phase = message.get("phase", member.phase)
+        kind = message.get("type")
+        if kind == "beat":
+            _send(self._writers[key], {"type": "beat"})
+            return
+        # The process may end as soon as it knows that this was read.
+        _send(self._writers[key], {"type": "noted"})
+        if kind == "bye" and member.state == "running":
+            member.state = "left"
+            self._event("left", member)
+            self._end_when_all_left()
+        elif kind == "fail" and member.state == "running":
+            member.state = "failed"
+            consequence = bool(message["consequence"])
+            failure = Failure(
+                *key,
+                what="failed",
+                step=member.step,
+                summary=str(message["summary"]),
+                traceback=str(message["traceback"]),
+                consequence=consequence,
+            )
+            self._decide(key, failure, CAUSE_SECONDS if consequence else 0.0)
+
+    def _closed(self, key: tuple[str, int]) -> None:
+        member = self._members[key]
+        if member.state != "running" or self._ended.is_set():
+            return
+        member.state = "lost"
+        failure = Failure(*key, what="died", reason=_CLOSED, step=member.step)
+        self._decide(key, failure, self._explain_seconds)
+
+    async def _exited(self, key: tuple[str, int], returncode: int) -> None:
+        member = self._members.get(key)
+        before = next(
+            (f for f in self._failures if (f.role, f.index) == key),
+            None,
+        )
+        if returncode == 0 and key[0] == "worker":
+            self._undecided.pop(key, None)
+            if member is not None and member.state != "failed":
+                member.state = "left"
+                self._end_when_all_left()
+            return
+        what, reason = describe_exit(returncode)
+        if before is not None and before.what != "is lost":
+            # Its exit says more than its exception or its connection did.
+            better = dataclasses.replace(before, what=what, reason=reason)
+            self._failures[self._failures.index(before)] = better
+            return
+        if before is not None or self._ended.is_set():
+            return
+        if key in self._undecided:
+            failure = dataclasses.replace(
+                self._undecided[key][1], what=what, reason=reason
+            )
+        else:
+            failure = Failure(
+                *key, what=what, reason=reason, step=member and member.step
+            )
+        if member is not None:
+            member.state = "failed"
+        # A consequence goes on waiting for its cause.
+        due = self._undecided[key][0] if failure.consequence else 0.0
+        self._decide(key, failure, max(0.0, due - time.monotonic()))
+
+    def _decide(
+        self, key: tuple[str, int], failure: Failure, wait_seconds: float
+    ) -> None:
+        if self._announced is not None:
+            failure = dataclasses.replace(failure, consequence=True)
+            self._undecided.pop(key, None)
+            self._failures.append(failure)
+        elif wait_seconds > 0:
+            self._undecided[key] = (time.monotonic() + wait_seconds, failure)
+        else:
+            self._undecided.pop(key, None)
+            self._failures.append(failure)
+            self._announced = failure
+            self._event("failed" if failure.what == "failed" else "lost", failure)
+            for other, writer in self._writers.items():
+                if other != key:
+                    _send(writer, {"type": "lost", **failure.to_json()})
+
+    async def _tick(self) -> None:
+        before = time.monotonic()
+        while True:
+            await asyncio.sleep(_TICK_SECONDS)
+            now = time.monotonic()
+            if now - before > BEAT_SECONDS + _TICK_SECONDS:
+                # This process itself was stopped for a while: what the members
+                # have sent meanwhile has not been read yet.
+                for member in self._members.values():
+                    member.last_seen += now - before
+            before = now
+            for key, (due, failure) in list(self._undecided.items()):
+                if now >= due:
+                    self._decide(key, failure, 0.0)
+            for key, member in self._members.items():
+                self._judge_silence(key, member, now)
+
+    def _judge_silence(
+        self, key: tuple[str, int], member: MemberState, now: float
+    ) -> None:
+        if member.state == "running" and key in self._writers:
+            if now - member.last_seen > self._silence_seconds:
+                member.state = "lost"
+                reason = f"not answering for {self._silence_seconds:g} s"
+                failure = Failure(*key, "is lost", reason, member.step)
+                self._decide(key, failure, 0.0)
+
+    def _end_when_all_left(self) -> None:
+        workers = [m for m in self._members.values() if m.role == "worker"]
+        left = [m for m in workers if m.state == "left"]
+        expected = self.expected_workers or len(workers)
+        if len(left) >= expected and not self._failures and not self._undecided:
+            self._tell_end()
+
+    async def _end(self) -> None:
+        self._tell_end()
+
+    def _tell_end(self) -> None:
+        if not self._ended.is_set():
+            self._ended.set()
+            self._on_event({"event": "end"})
+            for writer in self._writers.values():
+                _send(writer, {"type": "end"})
+
+    def _event(self, event: str, about: MemberState | Failure) -> None:
+        fields = {"event": event, "role": about.role, "index": about.index}
+        if isinstance(about, Failure):
+            fields["failure"] = about
+        self._on_event(fields)
+
+
+async def _receive(reader: asyncio.StreamReader) -> dict[str, Any] | None:
+    line = await reader.readline()
+    if not line.endswith(b"\n"):
+        return None
+    message = json.loads(line)
+    if not isinstance(message, dict):
+        raise ValueError(f"Expected a JSON object. Received: {message!r}")
+    return message
+
+
+def _send(writer: asyncio.StreamWriter, message: dict[str, Any]) -> None:
+    with contextlib.suppress(OSError, RuntimeError):
+        writer.write(json.dumps(message).encode() + b"\n")

@@ -1,0 +1,69 @@
+"""Reports an uncaught exception to the job, and shows the one that matters.
+
+When a worker fails, the others fail too, out of breath in the middle of an
+all-reduce. Their tracebacks say nothing about the cause and would bury it.
+"""
+
+import sys
+import traceback
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from keras_parallax.cluster.coordinator import CAUSE_SECONDS
+from keras_parallax.errors import ProcessLostError
+
+if TYPE_CHECKING:
+    from keras_parallax.cluster.lifeline import Member
+
+# By name: none of the packages that define them is imported here.
+_CONSEQUENCES = frozenset(
+    {"HorovodInternalError", "UnavailableError", "AbortedError", "CancelledError"}
+)
+_HOROVOD_TEXT = "Horovod has been shut down"
+
+
+def is_consequence(error: BaseException | None) -> bool:
+    """Whether an exception looks as if another process's end has caused it."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        if isinstance(error, ProcessLostError) or _HOROVOD_TEXT in str(error):
+            return True
+        if any(kind.__name__ in _CONSEQUENCES for kind in type(error).__mro__):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def install_excepthook(member: "Member", wait_seconds: float = CAUSE_SECONDS) -> None:
+    """Makes uncaught exceptions of this process known to its job.
+
+    An exception that is a consequence of another process's end is replaced by
+    one line that names that process, when it becomes known in time. Any other is
+    shown as usual. The exit status is Python's own, 1.
+
+    Args:
+        member: This process's connection to the coordinator.
+        wait_seconds: How long to wait for the name of the cause.
+    """
+    previous = sys.excepthook
+
+    def hook(
+        kind: type[BaseException],
+        error: BaseException,
+        trace: TracebackType | None,
+    ) -> None:
+        text = "".join(traceback.format_exception(kind, error, trace))
+        summary = traceback.format_exception_only(kind, error)[-1].strip()
+        if is_consequence(error):
+            member.fail(summary, text, consequence=True)
+            cause = member.wait_lost(wait_seconds)
+            if cause is not None:
+                member.announce(cause)
+                return
+            previous(kind, error, trace)
+        else:
+            previous(kind, error, trace)
+            member.fail(summary, text, consequence=False)
+
+    sys.excepthook = hook

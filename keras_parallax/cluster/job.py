@@ -1,0 +1,51 @@
+"""This worker's place in the job, and the few things that all workers do at once.
+
+The calls here are for set-up and for what happens between steps: each is made by
+every worker, in the same order. What happens within a step is in the graph.
+"""
+
+from __future__ import annotations
+
+from keras_parallax.cluster.topology import Topology
+
+
+class Job:
+    """The workers of one job, as seen by one of them.
+
+    Horovod must be initialised when there is more than one worker.
+
+    Args:
+        topology: Who this worker is, and who else is there.
+    """
+
+    def __init__(self, topology: Topology):
+        self.topology = topology
+        self.rank = topology.rank
+        self.size = topology.size
+        self._calls = 0
+
+    def barrier(self) -> None:
+        """Returns when every worker has called it."""
+        self.gather(None)
+
+    def share(self, value: object) -> object:
+        """Worker 0's `value`, on every worker."""
+        if self.size == 1:
+            return value
+        import horovod.tensorflow as hvd
+
+        return hvd.broadcast_object(value, root_rank=0, name=self._name("share"))
+
+    def gather(self, value: object) -> list:
+        """Every worker's `value`, in order of rank, on every worker."""
+        if self.size == 1:
+            return [value]
+        import horovod.tensorflow as hvd
+
+        return hvd.allgather_object(value, name=self._name("gather"))
+
+    def _name(self, what: str) -> str:
+        # Horovod pairs operations by name: a fresh one a call keeps a worker
+        # that is one call ahead from being paired with the wrong call.
+        self._calls += 1
+        return f"keras_parallax/job/{what}/{self._calls}"

@@ -1,0 +1,161 @@
+"""This process's membership in its job, from joining it to leaving it.
+
+A process joins one job in its life; every strategy that it makes shares it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import sys
+
+import tensorflow as tf
+
+from keras_parallax import errors
+from keras_parallax.cluster import processes, rendezvous
+from keras_parallax.cluster.addresses import free_port, join_address
+from keras_parallax.cluster.connection import (
+    Connection,
+    connect,
+    refuse_living_objects,
+    wait_for_server,
+)
+from keras_parallax.cluster.coordinator import Coordinator
+from keras_parallax.cluster.excepthook import install_excepthook
+from keras_parallax.cluster.job import Job
+from keras_parallax.cluster.lifeline import Member
+from keras_parallax.cluster.topology import LIFELINE_VARIABLE, Topology
+from keras_parallax.versions import horovod_or_explain
+
+logger = logging.getLogger("keras_parallax")
+
+#: How long a worker that is done waits for the others before it stops servers.
+LEAVE_SECONDS = 7 * 24 * 3600.0
+
+
+class Session:
+    """The job, as joined by this process.
+
+    Attributes:
+        job: This worker's place in it.
+        member: Its connection to the job's coordinator; None when it is alone.
+        connection: Its servers, once it is connected to any.
+    """
+
+    _current: Session | None = None
+
+    def __init__(self, topology: Topology):
+        self.job = Job(topology)
+        self.member: Member | None = None
+        self.connection: Connection | None = None
+        self._coordinator: Coordinator | None = None
+        self._lifeline = topology.lifeline
+        self._servers: list[processes.Child] = []
+
+    @classmethod
+    def join(cls, topology: Topology, wants_servers: bool) -> Session:
+        """Joins the job that this process is part of, once.
+
+        Args:
+            topology: What `topology.resolve` has found.
+            wants_servers: Whether tables will live on servers.
+
+        Raises:
+            ScopeError: TensorFlow objects that connecting would kill exist.
+            ClusterError: The others could not be reached.
+        """
+        if cls._current is None:
+            if wants_servers:
+                refuse_living_objects()
+            session = cls(topology)
+            session._meet()
+            cls._current = session
+            atexit.register(session._leave)
+        session = cls._current
+        if wants_servers and session.connection is None:
+            session._connect()
+        return session
+
+    def _meet(self) -> None:
+        topology = self.job.topology
+        self._coordinator, self.member = rendezvous.bootstrap(topology)
+        if topology.size > 1:
+            hvd = horovod_or_explain()
+            hvd.init()
+            if hvd.size() != topology.size:
+                raise errors.ClusterError(
+                    f"Horovod joined {hvd.size()} workers, but the environment "
+                    f"describes {topology.size}. Start the script with "
+                    "`keras-parallax run` or `horovodrun`."
+                )
+            if self.member is None:
+                self._start_lifeline()
+        if self.member is not None:
+            install_excepthook(self.member)
+        if self.job.rank == 0:
+            return
+        # Keras draws its progress bar on worker 0 alone.
+        import keras
+
+        keras.config.disable_interactive_logging()
+
+    def _start_lifeline(self) -> None:
+        """The job's coordinator in worker 0, where no launcher of ours runs one."""
+        topology = self.job.topology
+        address = None
+        if topology.rank == 0:
+            self._coordinator = Coordinator(
+                topology.host, 0, topology.size, name="worker 0"
+            ).start()
+            address = self._coordinator.address
+        self._lifeline = str(self.job.share(address))
+        self.member = Member.join(self._lifeline, "worker", topology.rank)
+
+    def _connect(self) -> None:
+        topology = self.job.topology
+        servers = topology.servers or self._start_servers()
+        self.connection = connect(self.job, servers)
+        if self.job.rank == 0:
+            logger.info("Connected to %d servers: %s", len(servers), servers)
+
+    def _start_servers(self) -> tuple[str, ...]:
+        """Starts one server a machine; returns the addresses of all."""
+        topology = self.job.topology
+        address = None
+        if topology.local_rank == 0:
+            address = join_address(topology.host, free_port())
+        everyone = [found for found in self.job.gather(address) if found]
+        if address is not None:
+            index = everyone.index(address)
+            command = [sys.executable, "-m", "keras_parallax.servers.serve"]
+            command += ["--addresses", ",".join(everyone), "--index", str(index)]
+            env = dict(os.environ)
+            if self._lifeline is not None:
+                env[LIFELINE_VARIABLE] = self._lifeline
+            child = processes.spawn(command, env=env, name=f"server {index}")
+            self._servers.append(child)
+            wait_for_server(address)
+        self.job.barrier()
+        return tuple(everyone)
+
+    def _leave(self) -> None:
+        """Leaves the job; a worker that started a server stays until all are done."""
+        if self.member is not None:
+            stays = bool(self._servers) or self._coordinator is not None
+            self.member.leave(LEAVE_SECONDS if stays else None)
+        processes.terminate(self._servers)
+        if self._coordinator is not None:
+            self._coordinator.stop()
+
+
+def use_gpu_of(local_rank: int) -> None:
+    """Keeps this process to the GPU that its local rank says, if there are any.
+
+    Must come before TensorFlow is used.
+    """
+    gpus = tf.config.list_physical_devices("GPU")
+    if gpus:
+        mine = gpus[local_rank % len(gpus)]
+        tf.config.set_visible_devices(mine, "GPU")
+        tf.config.experimental.set_memory_growth(mine, True)

@@ -1,0 +1,320 @@
+"""The contract of `tf.distribute`, kept thin: each method says who does the work.
+
+One process is one worker is one replica. Keras calls in here to create variables,
+to run a step, to sum gradients over the replicas and to update a variable; which
+road a variable takes is decided once, when it is created, and looked up after.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+import tensorflow as tf
+from tensorflow.python.distribute import distribute_lib, values
+
+from keras_parallax import errors
+from keras_parallax.collectives.dense import DenseRoad
+from keras_parallax.data import share_of
+from keras_parallax.keras_steps import Step, step_of
+from keras_parallax.plan.probe import probe
+from keras_parallax.shares import MeanVariable, MetricVariable, ShareWeights
+from keras_parallax.tables.factory import TableFactory
+from keras_parallax.tables.optimizer import TableOptimizer
+from keras_parallax.tables.table import Table
+
+
+class ParallaxExtended(tf.compat.v1.distribute.StrategyExtended):
+    """`tf.distribute.StrategyExtended` of `ParallaxStrategy`.
+
+    Args:
+        strategy: The strategy that this extends.
+        device: Device of this worker.
+        dense: The dense road.
+        factory: Makes tables.
+        optimizer: Runs the user's optimizer on tables.
+        rank: Rank of this worker.
+        size: Number of workers.
+    """
+
+    def __init__(
+        self,
+        strategy: tf.distribute.Strategy,
+        *,
+        device: str,
+        dense: DenseRoad,
+        factory: TableFactory,
+        optimizer: TableOptimizer,
+        rank: int,
+        size: int,
+    ):
+        super().__init__(strategy)
+        self._default_device = device
+        self._device = device
+        self._dense = dense
+        self._factory = factory
+        self._rank = rank
+        self._size = size
+        self._optimizer = optimizer
+        self._weights = ShareWeights(dense, size)
+        self._step = Step()
+        self._probing = False
+
+    # Creation of variables.
+
+    def _create_variable(self, next_creator: Callable, **kwargs):
+        owner = kwargs.pop("colocate_with", None)
+        with tf.init_scope(), tf.device(self._device):
+            table = self._factory.create(next_creator, kwargs, owner)
+            if table is not None:
+                return table
+            variable = next_creator(**kwargs)
+            if self._size == 1:
+                return variable
+            return self._on_every_worker(variable, kwargs)
+
+    def _on_every_worker(self, variable: tf.Variable, kwargs: dict):
+        """The variable, alike on all workers and kept so by its own semantics."""
+        strategy = self._container_strategy()
+        if kwargs.get("synchronization") == tf.VariableSynchronization.ON_READ:
+            return MetricVariable(
+                strategy, variable, kwargs["aggregation"], self._weights
+            )
+        if variable.dtype == tf.uint32:
+            # The state of a Keras seed generator: each worker draws dropout masks
+            # of its own, for its own examples.
+            offset = tf.constant([self._rank * 0x9E3779B9 % 2**32, 0], tf.uint32)
+            variable.assign(variable + offset)
+            return variable
+        variable.assign(self._dense.broadcast(variable.read_value()))
+        moving = not kwargs.get("trainable", True) and variable.dtype.is_floating
+        if moving and kwargs.get("aggregation") in (
+            tf.VariableAggregation.NONE,
+            tf.VariableAggregation.MEAN,
+        ):
+            return MeanVariable(strategy, variable, self._weights)
+        return variable
+
+    def colocate_vars_with(self, colocate_with_variable):
+        """Slots of a table are tables beside it."""
+        made_by = getattr(colocate_with_variable, "_distribute_strategy", None)
+        if made_by is not self._container_strategy():
+            raise errors.ScopeError(
+                f"The variable {colocate_with_variable.name} was created outside of "
+                "the strategy's scope, but is trained by an optimizer created inside "
+                "of it. Move the line that builds the model into "
+                "`with strategy.scope():`, beside `model.compile(...)`."
+            )
+        if not isinstance(colocate_with_variable, Table):
+            return contextlib.nullcontext()
+
+        def beside(next_creator, **kwargs):
+            return next_creator(colocate_with=colocate_with_variable, **kwargs)
+
+        return tf.variable_creator_scope(beside)
+
+    # Running a step.
+
+    @contextlib.contextmanager
+    def stepping(self, function: Callable):
+        """Notes whose step is run within the block."""
+        before, self._step = self._step, step_of(function)
+        self._refuse_foreign_optimizer()
+        try:
+            yield
+        finally:
+            self._step = before
+
+    def _refuse_foreign_optimizer(self) -> None:
+        optimizer = getattr(self._step.model, "optimizer", None)
+        made_by = getattr(optimizer, "_distribution_strategy", None)
+        if made_by not in (None, self._container_strategy()):
+            raise errors.ScopeError(
+                f"The model {self._step.model.name} was built inside of the "
+                "strategy's scope, but its optimizer was created outside of it. Move "
+                "the line `model.compile(...)`, and the optimizer if it is made "
+                "before, into `with strategy.scope():`."
+            )
+
+    def _call_for_each_replica(self, fn: Callable, args: tuple, kwargs: dict):
+        replica = tf.distribute.ReplicaContext(
+            self._container_strategy(), replica_id_in_sync_group=self._rank
+        )
+        with replica, tf.device(self._device):
+            if not tf.executing_eagerly() and self._factory.unsettled():
+                self._settle(fn, args, kwargs)
+            with self._weights.of_step(self._step.model, args):
+                outputs = fn(*args, **kwargs)
+            if self._step.predicts:
+                outputs = tf.nest.map_structure(self._dense.all_gather, outputs)
+            return outputs
+
+    def _settle(self, fn: Callable, args: tuple, kwargs: dict) -> None:
+        """Traces the step without running it, and replicates the tables whose
+        gradient is dense."""
+        if self._probing:
+            return
+        self._probing = True
+        try:
+            seen = probe(fn, args, kwargs, self._factory.tables)
+        finally:
+            self._probing = False
+        for table, kinds in seen.items():
+            self._factory.settle(table, kinds)
+
+    # Reduction.
+
+    def _replica_ctx_all_reduce(self, reduce_op, value, options=None):
+        flat = self._weights.apply(tf.nest.flatten(value))
+        # Slices are summed where their destination is known: in `update`.
+        dense = [g for g in flat if not isinstance(g, tf.IndexedSlices)]
+        reduced = iter(self._dense.all_reduce(dense))
+        flat = [
+            g
+            if isinstance(g, tf.IndexedSlices)
+            else self._averaged(next(reduced), reduce_op)
+            for g in flat
+        ]
+        return tf.nest.pack_sequence_as(value, flat)
+
+    def _batch_reduce_to(self, reduce_op, value_destination_pairs, options):
+        return self._replica_ctx_all_reduce(
+            reduce_op, [value for value, _ in value_destination_pairs]
+        )
+
+    def _reduce_to(self, reduce_op, value, destinations, options):
+        del destinations, options
+        local = value.values[0] if isinstance(value, values.DistributedValues) else value
+        (total,) = self._dense.all_reduce([tf.convert_to_tensor(local)])
+        return self._averaged(total, reduce_op)
+
+    def _averaged(self, total: tf.Tensor, reduce_op) -> tf.Tensor:
+        if reduce_op == tf.distribute.ReduceOp.MEAN and self._size > 1:
+            return total / tf.cast(self._size, total.dtype)
+        return total
+
+    def _gather_to_implementation(self, value, destinations, axis, options):
+        del destinations, options
+        moved = tf.experimental.numpy.moveaxis(tf.convert_to_tensor(value), axis, 0)
+        gathered = self._dense.all_gather(moved)
+        return tf.experimental.numpy.moveaxis(gathered, 0, axis)
+
+    def _batch_gather_to(self, value_destination_pairs, axis, options=None):
+        return [
+            self._gather_to_implementation(value, destination, axis, options)
+            for value, destination in value_destination_pairs
+        ]
+
+    def _broadcast_to(self, tensor, destinations):
+        del destinations
+        return tensor
+
+    # Update.
+
+    def _replica_ctx_update(self, var, fn, args=(), kwargs=None, group=True):
+        return self._update(var, fn, args, kwargs or {}, group)
+
+    def _update(self, var, fn, args, kwargs, group):
+        del group
+        if isinstance(var, Table) and var.replica is None:
+            act = self._optimizer.study if self._probing else self._optimizer.update
+            return act(var, fn, args, kwargs)
+        if args and isinstance(args[0], tf.IndexedSlices):
+            # A dense variable whose rows were looked up: the sum of its slices is
+            # what the mathematics asks for, duplicates included.
+            gradient = tf.convert_to_tensor(args[0])
+            (gradient,) = self._dense.all_reduce([gradient], "slices")
+            args = (gradient, *args[1:])
+        local = var.values[0] if isinstance(var, values.DistributedVariable) else var
+        with distribute_lib.UpdateContext(self._rank), tf.device(self._device):
+            return fn(local, *args, **kwargs)
+
+    def _update_non_slot(self, colocate_with, fn, args, kwargs, group):
+        del group
+        with distribute_lib.UpdateContext(self._rank), tf.device(self._device):
+            return fn(*args, **kwargs)
+
+    def _use_merge_call(self):
+        return False
+
+    # Data.
+
+    def _experimental_distribute_dataset(self, dataset, options):
+        del options
+        return share_of(dataset, self._rank, self._size)
+
+    def _distribute_datasets_from_function(self, dataset_fn, options):
+        del options
+        return dataset_fn(
+            tf.distribute.InputContext(
+                num_input_pipelines=self._size,
+                input_pipeline_id=self._rank,
+                num_replicas_in_sync=self._size,
+            )
+        )
+
+    def _experimental_distribute_values_from_function(self, value_fn):
+        return value_fn(distribute_lib.ValueContext(self._rank, self._size))
+
+    # What tf.distribute asks about the cluster.
+
+    def _local_results(self, val):
+        return (val,)
+
+    def value_container(self, value):
+        """A value is its own container: there is one replica in this process."""
+        return value
+
+    def read_var(self, v):
+        """Reads a variable, whole."""
+        return v.read_value()
+
+    def non_slot_devices(self, var_list):
+        """Device of what belongs to no variable."""
+        del var_list
+        return (self._device,)
+
+    @property
+    def _num_replicas_in_sync(self):
+        return self._size
+
+    @property
+    def worker_devices(self):
+        """Devices of this process's replicas."""
+        return (self._device,)
+
+    @property
+    def parameter_devices(self):
+        """Devices on which this process makes variables."""
+        return (self._device,)
+
+    def _in_multi_worker_mode(self):
+        return self._size > 1
+
+    def _get_local_replica_id(self, replica_id_in_sync_group):
+        del replica_id_in_sync_group
+        return 0
+
+    def _get_replica_id_in_sync_group(self, replica_id):
+        del replica_id
+        return self._rank
+
+    @property
+    def experimental_between_graph(self):
+        """Every worker builds its own graph."""
+        return True
+
+    @property
+    def experimental_should_init(self):
+        """Every worker initialises its own variables."""
+        return True
+
+    @property
+    def should_checkpoint(self):
+        """Worker 0 writes checkpoints."""
+        return self._rank == 0
+
+    @property
+    def should_save_summary(self):
+        """Worker 0 writes summaries."""
+        return self._rank == 0

@@ -1,0 +1,111 @@
+"""The plan: which road each variable takes, and why, as plain data."""
+
+import dataclasses
+import json
+from collections.abc import Iterator
+
+#: Roads that a variable can take.
+SERVERS = "servers"
+ALLREDUCE = "allreduce"
+ROADS = (SERVERS, ALLREDUCE)
+
+
+@dataclasses.dataclass
+class Entry:
+    """One variable's line in the plan.
+
+    Attributes:
+        variable: Path of the variable in the model.
+        shape: Its shape.
+        dtype: Its type.
+        gradient: "sparse", "dense", "both", "none", or "unknown" until the first
+            step has been traced.
+        road: "servers" or "allreduce".
+        partitions: Number of partitions; 1 on the dense road.
+        home: "in_process" or "dedicated"; "workers" on the dense road.
+        update: "lazy" or "exact" for tables once it is known, else "".
+        reason: Why, in one sentence.
+    """
+
+    variable: str
+    shape: tuple[int, ...]
+    dtype: str
+    gradient: str
+    road: str
+    partitions: int
+    home: str
+    update: str
+    reason: str
+
+
+class Plan:
+    """The plan of a strategy; `print` shows it as a table.
+
+    Iterating gives the entries in the order in which variables were created.
+    """
+
+    def __init__(self) -> None:
+        self._entries: dict[str, Entry] = {}
+
+    def add(self, key: str, entry: Entry) -> None:
+        """Adds the variable known as `key`."""
+        self._entries[key] = entry
+
+    def change(self, key: str, **fields: object) -> None:
+        """Changes what the plan says of the variable known as `key`."""
+        self._entries[key] = dataclasses.replace(self._entries[key], **fields)
+
+    def get(self, key: str) -> Entry:
+        """The entry of the variable known as `key`."""
+        return self._entries[key]
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self._entries.values())
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __getitem__(self, variable: str) -> Entry:
+        """The entry of the variable whose path is, or ends with, `variable`."""
+        found = [e for e in self if e.variable == variable] or [
+            e for e in self if e.variable.endswith("/" + variable)
+        ]
+        if len(found) != 1:
+            raise KeyError(
+                f"Expected the path of one variable of the plan. Received: "
+                f"{variable!r}, which names {len(found)} of: "
+                f"{', '.join(e.variable for e in self)}."
+            )
+        return found[0]
+
+    def to_dict(self) -> list[dict]:
+        """The entries as plain data."""
+        return [dataclasses.asdict(entry) for entry in self]
+
+    def to_json(self) -> str:
+        """The entries as a JSON array."""
+        return json.dumps(self.to_dict())
+
+    def __str__(self) -> str:
+        header = ["variable", "shape", "gradient", "road", "parts", "home", "reason"]
+        rows = [
+            [
+                e.variable,
+                "x".join(map(str, e.shape)) or "scalar",
+                e.gradient,
+                e.road,
+                str(e.partitions),
+                e.home,
+                e.reason,
+            ]
+            for e in self
+        ]
+        widths = [
+            max(len(row[column]) for row in [header, *rows])
+            for column in range(len(header))
+        ]
+        rule = ["-" * width for width in widths]
+        return "\n".join(
+            "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip()
+            for row in [header, rule, *rows]
+        )

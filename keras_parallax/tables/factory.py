@@ -1,0 +1,191 @@
+"""Makes tables, and replicates those whose gradient turns out to be dense."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+
+from keras_parallax.cluster.job import Job
+from keras_parallax.plan.plan import ALLREDUCE, SERVERS, Entry, Plan
+from keras_parallax.plan.routing import Routing
+from keras_parallax.servers.home import Home
+from keras_parallax.servers.storage import TableSpec
+from keras_parallax.tables.creation import Creation
+from keras_parallax.tables.initial import initial_value
+from keras_parallax.tables.table import Table
+
+logger = logging.getLogger("keras_parallax")
+
+
+class TableFactory:
+    """Makes tables for one strategy.
+
+    Args:
+        job: This worker's place in the job.
+        home: Where partitions live.
+        routing: Decides which variables become tables.
+        plan: Where the decisions are written down.
+        strategy: The strategy.
+        scope_name: Sets the tables of one strategy apart from those of another on
+            the same servers; the same on every worker.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        home: Home,
+        routing: Routing,
+        plan: Plan,
+        strategy: tf.distribute.Strategy,
+        scope_name: str,
+    ):
+        self.tables: list[Table] = []
+        self._job = job
+        self._home = home
+        self._routing = routing
+        self._plan = plan
+        self._strategy = strategy
+        self._scope_name = scope_name
+        self._made = 0
+        self._unsettled: set[str] = set()
+
+    def create(
+        self, next_creator: Callable, kwargs: dict, owner: Table | None
+    ) -> Table | None:
+        """A table for the variable described by `kwargs`, or None if it is dense.
+
+        Args:
+            next_creator: Makes plain variables.
+            kwargs: Arguments of the variable creator.
+            owner: The table whose slot the variable is to be, if any.
+        """
+        made = Creation.of(kwargs)
+        if owner is not None and owner.replica is not None:
+            owner = None
+        if owner is not None and made.shape == tuple(owner.shape):
+            return self._make(made, next_creator, kwargs, owner, "slot of a table")
+        if made.shape is None or made.dtype is None:
+            return None
+        road, reason = self._routing.road(made.path, made.name, made.shape)
+        if road == SERVERS:
+            return self._make(made, next_creator, kwargs, None, reason)
+        if made.trainable:
+            self._plan.add(
+                made.path,
+                Entry(
+                    variable=made.path,
+                    shape=made.shape,
+                    dtype=made.dtype.name,
+                    gradient="unknown",
+                    road=ALLREDUCE,
+                    partitions=1,
+                    home="workers",
+                    update="",
+                    reason=reason,
+                ),
+            )
+        return None
+
+    def unsettled(self) -> bool:
+        """Whether the gradient of some table has never been seen."""
+        return bool(self._unsettled)
+
+    def settle(self, table: Table, kinds: set[str]) -> None:
+        """Takes note of the kinds of gradient a traced step has for a table."""
+        if not kinds or table.path not in self._unsettled:
+            return
+        self._unsettled.discard(table.path)
+        gradient = "both" if len(kinds) == 2 else next(iter(kinds))
+        self._plan.change(table.path, gradient=gradient)
+        if "dense" in kinds:
+            logger.warning(
+                "%s is used whole in the training step, and its gradient is dense: "
+                "it goes the dense road, as a copy on every worker.",
+                table.path,
+            )
+            self._plan.change(
+                table.path,
+                road=ALLREDUCE,
+                partitions=1,
+                home="workers",
+                reason="used whole in the training step: its gradient is dense",
+            )
+            for member in (table, *table.slots):
+                member.replicate()
+
+    def close(self) -> None:
+        """Frees all tables."""
+        for table in self.tables:
+            for member in (table, *table.slots):
+                if member.replica is None:
+                    member.storage.destroy()
+        self.tables.clear()
+
+    def _make(
+        self,
+        made: Creation,
+        next_creator: Callable,
+        kwargs: dict,
+        owner: Table | None,
+        reason: str,
+    ) -> Table:
+        num_rows, *row_shape = made.shape
+        if owner is None:
+            count = self._routing.partitions(
+                made.path,
+                num_rows,
+                TableSpec("", 1, tuple(row_shape), made.dtype, 1).row_bytes,
+                len(self._home.devices),
+            )
+        else:
+            count = owner.storage.spec.num_partitions
+        self._made += 1
+        spec = TableSpec(
+            name=f"{self._scope_name}/{self._made}",
+            num_rows=num_rows,
+            row_shape=tuple(row_shape),
+            dtype=made.dtype,
+            num_partitions=count,
+        )
+        begin = initial_value(
+            made.initial_value, made.shape, made.dtype, self._job.share, made.path
+        )
+
+        def plain_variable(value: np.ndarray, trainable: bool) -> tf.Variable:
+            changed = {"initial_value": value, "shape": None, "trainable": trainable}
+            return next_creator(**{**kwargs, **changed})
+
+        table = Table(
+            path=made.path,
+            name=made.name,
+            storage=self._home.allocate(spec, begin.constant, begin.rows),
+            home=self._home,
+            plain_variable=plain_variable,
+            strategy=self._strategy,
+            owner=owner,
+            is_writer=self._job.rank == 0,
+            barrier=self._job.barrier,
+        )
+        if begin.array is not None:
+            table.assign(begin.array())
+        if owner is None:
+            self.tables.append(table)
+            self._unsettled.add(made.path)
+            self._plan.add(
+                made.path,
+                Entry(
+                    variable=made.path,
+                    shape=made.shape,
+                    dtype=made.dtype.name,
+                    gradient="unknown",
+                    road=SERVERS,
+                    partitions=count,
+                    home=self._home.name,
+                    update="",
+                    reason=reason,
+                ),
+            )
+        return table

@@ -1,0 +1,308 @@
+"""What Keras holds in place of a variable whose rows live in partitions.
+
+A `Table` quacks like a `tf.Variable` where Keras and its optimizers touch one, but
+never turns into a whole tensor by accident:
+
+- Looking up rows pulls those rows alone (`lookup.py`).
+- While the optimizer's update runs on some rows, the table *views* those rows: it
+  converts to them, and an assignment replaces them (`update.py`).
+- A table whose gradient turns out to be dense is replicated: from then on it is a
+  plain variable on every worker, and its gradient is all-reduced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.eager import record
+
+from keras_parallax import errors
+from keras_parallax.servers.home import Home
+from keras_parallax.servers.storage import Storage
+
+
+class Table(tf.__internal__.tracking.Trackable):
+    """A variable in partitions.
+
+    Args:
+        path: Path of the Keras variable.
+        name: Its name.
+        storage: Where the rows live.
+        home: Who keeps them.
+        plain_variable: `(value, trainable) -> tf.Variable`, on this worker.
+        strategy: The strategy that made the table.
+        owner: The table whose slot this is, if it is one.
+        is_writer: Whether this worker is the one that writes whole values.
+        barrier: Returns when all workers have called it.
+    """
+
+    def __init__(
+        self,
+        *,
+        path: str,
+        name: str,
+        storage: Storage,
+        home: Home,
+        plain_variable: Callable[[np.ndarray, bool], tf.Variable],
+        strategy: tf.distribute.Strategy,
+        owner: Table | None,
+        is_writer: bool,
+        barrier: Callable[[], None],
+    ):
+        spec = storage.spec
+        self.path = path
+        self.storage = storage
+        self.home = home
+        # Lookups take this scalar as an argument, so that the gradient tape, which
+        # knows variables by their handles, delivers the gradient for it.
+        self.anchor = plain_variable(np.zeros((), spec.dtype.as_numpy_dtype), True)
+        self.slots: list[Table] = []
+        self.owner = owner
+        self.replica: tf.Variable | None = None
+        self.gradients_seen: set[str] = set()
+        self._name = name
+        self._shape = tf.TensorShape((spec.num_rows, *spec.row_shape))
+        self._view: tf.Tensor | None = None
+        self._plain_variable = plain_variable
+        self._is_writer = is_writer
+        self._barrier = barrier
+        self._last_push: tuple[tf.Graph, tf.Operation] | None = None
+        self._looked_up: list[tf.Tensor] = []
+        # Read by Keras's optimizers and by tf.distribute.
+        self._unique_id = f"{spec.name}"
+        self._distribute_strategy = strategy
+        if owner is not None:
+            owner.slots.append(self)
+
+    # What a variable tells of itself.
+
+    @property
+    def shape(self) -> tf.TensorShape:
+        """Shape of the whole table."""
+        return self._shape
+
+    @property
+    def dtype(self) -> tf.DType:
+        """Type of its elements."""
+        return self.storage.spec.dtype
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self._name
+
+    @property
+    def trainable(self) -> bool:
+        """Whether it is trained; slots are not."""
+        return self.owner is None
+
+    @property
+    def handle(self) -> tf.Tensor:
+        """What the gradient tape knows the variable by."""
+        return self._stand_in.handle
+
+    @property
+    def device(self) -> str:
+        """Device of what stands for the table in this process."""
+        return self._stand_in.device
+
+    @property
+    def _stand_in(self) -> tf.Variable:
+        return self.anchor if self.replica is None else self.replica
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the table."""
+        return self.storage.spec.num_rows
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        """Shape of one row."""
+        return self.storage.spec.row_shape
+
+    def __repr__(self) -> str:
+        where = "replicated" if self.replica is not None else self.home.name
+        return (
+            f"<Table {self.path} shape={self._shape} dtype={self.dtype.name} "
+            f"partitions={self.storage.spec.num_partitions} home={where}>"
+        )
+
+    # The view: some rows, while the optimizer's update runs on them.
+
+    @contextlib.contextmanager
+    def viewing(self, rows: tf.Tensor) -> Iterator[None]:
+        """Stands for `rows` within the block."""
+        if self._view is not None:
+            raise errors.TableError(
+                f"An update of {self.path} was begun within another.", table=self.path
+            )
+        self._view = rows
+        try:
+            yield
+        finally:
+            self._view = None
+
+    @property
+    def view(self) -> tf.Tensor | None:
+        """The rows it stands for now, if it does."""
+        return self._view
+
+    # Whole values: for the user who asks, and never in a training step.
+
+    def read_value(self) -> tf.Tensor:
+        """The whole value as a tensor (the viewed rows, within an update)."""
+        if self._view is not None:
+            return self._view
+        if self.replica is not None:
+            return self.replica.read_value()
+        if tf.executing_eagerly() and not _on_a_tape():
+            return tf.constant(self.numpy())
+        return self._dense_read()
+
+    value = read_value
+
+    def numpy(self) -> np.ndarray:
+        """The whole value as an array, fetched in pieces."""
+        if self.replica is not None:
+            return self.replica.numpy()
+        return self.home.read_rows(self.storage, 0, self.num_rows)
+
+    def __array__(self, dtype=None, copy=None) -> np.ndarray:
+        return np.asarray(self.numpy(), dtype=dtype)
+
+    def assign(self, value, use_locking=False, name=None, read_value=True):
+        """Overwrites the whole value (the viewed rows, within an update)."""
+        del use_locking, name, read_value
+        if self._view is not None:
+            self._view = tf.convert_to_tensor(value, self.dtype)
+        elif self.replica is not None:
+            self.replica.assign(value)
+        elif tf.executing_eagerly():
+            if self._is_writer:
+                self.home.assign_rows(self.storage, 0, np.asarray(value))
+            self._barrier()
+        else:
+            self._assign_in_graph(tf.convert_to_tensor(value, self.dtype))
+        return self
+
+    def assign_add(self, delta, use_locking=False, name=None, read_value=True):
+        """Adds to the whole value (to the viewed rows, within an update)."""
+        return self.assign(self.read_value() + delta)
+
+    def assign_sub(self, delta, use_locking=False, name=None, read_value=True):
+        """Subtracts from the whole value (the viewed rows, within an update)."""
+        return self.assign(self.read_value() - delta)
+
+    def _assign_in_graph(self, value: tf.Tensor) -> None:
+        if self.home.name != "in_process":
+            raise errors.TableError(
+                f"{self.path} lives in {self.storage.spec.num_partitions} partitions "
+                "on servers and was assigned as a whole inside a training step; no "
+                "worker may hold it whole. Constraints and `use_ema=True` do so: "
+                "remove them for this variable, or send it by the dense road with "
+                f"`routes={{'{self.path}': 'allreduce'}}`.",
+                table=self.path,
+            )
+        count = len(self.storage.partitions)
+        for index, partition in enumerate(self.storage.partitions):
+            partition.assign(value[index::count])
+
+    def _dense_read(self) -> tf.Tensor:
+        """The whole value, in a graph or on a tape; notes a dense gradient."""
+
+        @tf.custom_gradient
+        def read(anchor):
+            ids = tf.range(self.num_rows, dtype=self.storage.spec.id_dtype)
+            with tf.control_dependencies(self.pushed()):
+                rows = self.home.pull(self.storage, ids)
+
+            def gradient(upstream):
+                self.gradients_seen.add("dense")
+                return upstream
+
+            return tf.ensure_shape(rows, self._shape), gradient
+
+        return read(self.anchor)
+
+    def __tf_tensor__(self, dtype=None, name=None) -> tf.Tensor:
+        # A conversion that nobody asked for must not pull a table: it raises, and
+        # the dispatcher answers for the operation that wanted it.
+        if self._view is None and self.replica is None:
+            raise WholeTableError(self)
+        value = self.read_value()
+        return value if dtype is None else tf.cast(value, dtype)
+
+    # The order of pushes and pulls within one graph.
+
+    def pushed(self) -> list[tf.Operation]:
+        """The last push in the current graph, for pulls to come after it."""
+        if self._last_push is None:
+            return []
+        graph, operation = self._last_push
+        if tf.executing_eagerly() or graph is not tf.compat.v1.get_default_graph():
+            return []
+        return [operation]
+
+    def push_ends_with(self, operation: tf.Operation | None) -> None:
+        """Notes the operation that ends a push."""
+        if not tf.executing_eagerly() and operation is not None:
+            self._last_push = (tf.compat.v1.get_default_graph(), operation)
+
+    def looking_up(self, unique_ids: tf.Tensor) -> None:
+        """Notes a tensor of ids each of which stands in it once."""
+        if tf.executing_eagerly():
+            return
+        graph = unique_ids.graph
+        self._looked_up = [
+            *(ids for ids in self._looked_up if ids.graph is graph), unique_ids
+        ]
+
+    def looked_up(self, ids: tf.Tensor) -> bool:
+        """Whether `ids` are those of one lookup, so that each stands there once."""
+        return any(ids is known for known in self._looked_up)
+
+    def replicate(self) -> None:
+        """Becomes a plain variable on every worker; frees the partitions."""
+        with tf.init_scope():
+            value = self.numpy()
+            # Nobody frees the rows before everybody has read them.
+            self._barrier()
+            self.replica = self._plain_variable(value, self.trainable)
+        self.storage.destroy()
+
+
+class WholeTableError(TypeError):
+    """A table was converted to a tensor by an operation that wants it whole."""
+
+    def __init__(self, table: Table):
+        super().__init__(f"{table!r} does not convert to a tensor by itself.")
+        self.table = table
+
+
+def _on_a_tape() -> bool:
+    return record.could_possibly_record()
+
+
+def _add_operators() -> None:
+    """Arithmetic on a table is arithmetic on its value, as for a variable."""
+    for name in (
+        "add sub mul truediv floordiv mod pow matmul neg abs lt le gt ge".split()
+    ):
+        function = getattr(operator, name)
+
+        def forward(self, *others, _function=function):
+            return _function(self.read_value(), *others)
+
+        def backward(self, other, _function=function):
+            return _function(other, self.read_value())
+
+        setattr(Table, f"__{name}__", forward)
+        if name in "add sub mul truediv floordiv mod pow matmul".split():
+            setattr(Table, f"__r{name}__", backward)
+
+
+_add_operators()
