@@ -13,6 +13,7 @@ import os
 import pathlib
 import sys
 from types import ModuleType
+from typing import Any
 
 __version__ = "0.1.0"
 
@@ -52,9 +53,10 @@ def keras_backend() -> tuple[str, str]:
         itself where it is imported already, else the environment variable
         KERAS_BACKEND, else Keras's configuration file, else its default.
     """
-    imported = getattr(sys.modules.get("keras"), "backend", None)
-    if hasattr(imported, "backend"):
-        return imported.backend(), "Keras, which is imported already"
+    keras: Any = sys.modules.get("keras")
+    # A Keras that is still being imported has no backend to ask yet.
+    if hasattr(getattr(keras, "backend", None), "backend"):
+        return keras.backend.backend(), "Keras, which is imported already"
     if os.environ.get("KERAS_BACKEND"):
         return os.environ["KERAS_BACKEND"], "the environment variable KERAS_BACKEND"
     home = pathlib.Path(os.environ.get("KERAS_HOME") or "~/.keras").expanduser()

@@ -157,6 +157,10 @@ class Coordinator:
         causes = [failure for failure in failures if not failure.consequence]
         return (causes or failures or [None])[0]
 
+    def announced(self) -> Failure | None:
+        """The failure that the members have been told of, if any."""
+        return self._announced
+
     def wait_end(self, timeout_seconds: float | None = None) -> bool:
         """Waits until all workers have said goodbye; whether they have."""
         return self._ended.wait(timeout_seconds)

@@ -229,7 +229,7 @@ class _Launcher:
         """Returns when the job is over; whoever still runs then is to be ended."""
         deadline: float | None = None
         while self._running("worker") and not self._urgent:
-            failed = self._poll() or self._coordinator.first_failure() is not None
+            failed = self._poll() or self._coordinator.announced() is not None
             now = time.monotonic()
             if failed and deadline is None:
                 deadline = now + grace_seconds() + _MARGIN_SECONDS
@@ -283,7 +283,8 @@ class _Launcher:
                 child.signal(number)
 
     def _verdict(self) -> int:
-        """Prints how the job has ended, unless well; its exit code."""
+        """Ends what still runs, says how the job has ended; its exit code."""
+        terminate(self._children.values(), _TERMINATE_SECONDS)
         if self._signal is not None:
             name = signal.Signals(self._signal).name
             self._say(f"stopped by {name}")
