@@ -54,9 +54,7 @@ class ProcessLostError(ClusterError):
         self.reason = reason
 
     @staticmethod
-    def _sentence(
-        role: str, index: int | None, step: int | None, reason: str
-    ) -> str:
+    def _sentence(role: str, index: int | None, step: int | None, reason: str) -> str:
         who = role if index is None else f"{role} {index}"
         when = "" if step is None else f" at step {step}"
         return f"{who} was lost{when}: {reason}."

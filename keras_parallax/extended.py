@@ -17,6 +17,7 @@ from keras_parallax import errors
 from keras_parallax.collectives.dense import DenseRoad
 from keras_parallax.data import share_of
 from keras_parallax.keras_steps import Step, step_of
+from keras_parallax.plan.plan import Plan
 from keras_parallax.plan.probe import probe
 from keras_parallax.shares import MeanVariable, MetricVariable, ShareWeights
 from keras_parallax.tables.factory import TableFactory
@@ -31,6 +32,7 @@ class ParallaxExtended(tf.compat.v1.distribute.StrategyExtended):
         strategy: The strategy that this extends.
         device: Device of this worker.
         dense: The dense road.
+        plan: Where decisions are written down.
         factory: Makes tables.
         optimizer: Runs the user's optimizer on tables.
         rank: Rank of this worker.
@@ -43,6 +45,7 @@ class ParallaxExtended(tf.compat.v1.distribute.StrategyExtended):
         *,
         device: str,
         dense: DenseRoad,
+        plan: Plan,
         factory: TableFactory,
         optimizer: TableOptimizer,
         rank: int,
@@ -52,6 +55,7 @@ class ParallaxExtended(tf.compat.v1.distribute.StrategyExtended):
         self._default_device = device
         self._device = device
         self._dense = dense
+        self._plan = plan
         self._factory = factory
         self._rank = rank
         self._size = size
@@ -65,11 +69,8 @@ class ParallaxExtended(tf.compat.v1.distribute.StrategyExtended):
     def _create_variable(self, next_creator: Callable, **kwargs):
         owner = kwargs.pop("colocate_with", None)
         with tf.init_scope(), tf.device(self._device):
-            table = self._factory.create(next_creator, kwargs, owner)
-            if table is not None:
-                return table
-            variable = next_creator(**kwargs)
-            if self._size == 1:
+            variable = self._factory.create(next_creator, kwargs, owner)
+            if self._size == 1 or isinstance(variable, Table):
                 return variable
             return self._on_every_worker(variable, kwargs)
 
@@ -219,7 +220,11 @@ class ParallaxExtended(tf.compat.v1.distribute.StrategyExtended):
         if isinstance(var, Table) and var.replica is None:
             act = self._optimizer.study if self._probing else self._optimizer.update
             return act(var, fn, args, kwargs)
-        if args and isinstance(args[0], tf.IndexedSlices):
+        slices = bool(args) and isinstance(args[0], tf.IndexedSlices)
+        if args:
+            kind = "sparse" if slices else "dense"
+            self._plan.change(var._unique_id, gradient=kind)
+        if slices:
             # A dense variable whose rows were looked up: the sum of its slices is
             # what the mathematics asks for, duplicates included.
             gradient = tf.convert_to_tensor(args[0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
 import sys
 from collections.abc import Callable, Mapping
 
@@ -112,6 +113,7 @@ class ParallaxStrategy(tf.distribute.Strategy):
                 self,
                 device=device,
                 dense=DenseRoad(job),
+                plan=self._plan,
                 factory=factory,
                 optimizer=TableOptimizer(sparse_update, self._plan),
                 rank=job.rank,
@@ -209,5 +211,5 @@ def _share_seed(job: Job) -> None:
 
     seed = context.global_seed()
     if seed is None:
-        seed = int.from_bytes(__import__("os").urandom(4), "little") >> 1
+        seed = int.from_bytes(os.urandom(4), "little") >> 1
     tf.random.set_seed(job.share(seed))

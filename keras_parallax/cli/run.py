@@ -71,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
             f"executed. Received: {' '.join(command)}"
         )
     return launch.run(
-        launch.Job(
+        launch.JobSpec(
             command=command,
             workers=arguments.num_workers,
             servers=arguments.servers or 0,

@@ -1,6 +1,7 @@
 """`keras-parallax serve`: one server process, started by hand."""
 
 import argparse
+from typing import NoReturn
 
 from keras_parallax.servers import serve as server_process
 
@@ -18,7 +19,6 @@ def add_parser(commands) -> None:
     parser.set_defaults(handler=serve)
 
 
-def serve(arguments: argparse.Namespace) -> int:
+def serve(arguments: argparse.Namespace) -> NoReturn:
     """Serves; the process ends inside, unless the arguments are wrong."""
     server_process.run(arguments)
-    return 0

@@ -155,7 +155,7 @@ class Coordinator:
         undecided = [failure for _, failure in list(self._undecided.values())]
         failures = list(self._failures) + undecided
         causes = [failure for failure in failures if not failure.consequence]
-        return (causes or failures or [None])[0]
+        return next(iter(causes or failures), None)
 
     def announced(self) -> Failure | None:
         """The failure that the members have been told of, if any."""
@@ -330,9 +330,8 @@ class Coordinator:
                 self._undecided[key][1], what=what, reason=reason
             )
         else:
-            failure = Failure(
-                *key, what=what, reason=reason, step=member and member.step
-            )
+            step = None if member is None else member.step
+            failure = Failure(*key, what=what, reason=reason, step=step)
         if member is not None:
             member.state = "failed"
         # A consequence goes on waiting for its cause.
@@ -402,7 +401,8 @@ class Coordinator:
                 _send(writer, {"type": "end"})
 
     def _event(self, event: str, about: MemberState | Failure) -> None:
-        fields = {"event": event, "role": about.role, "index": about.index}
+        fields: dict[str, Any] = {"event": event}
+        fields.update(role=about.role, index=about.index)
         if isinstance(about, Failure):
             fields["failure"] = about
         self._on_event(fields)

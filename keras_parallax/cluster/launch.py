@@ -39,7 +39,7 @@ _POLL_SECONDS = 0.05
 
 
 @dataclasses.dataclass(frozen=True)
-class Job:
+class JobSpec:
     """What to launch.
 
     Attributes:
@@ -68,7 +68,7 @@ def server_command(addresses: Sequence[str], index: int) -> list[str]:
     return [sys.executable, "-m", module, *where]
 
 
-def run(job: Job) -> int:
+def run(job: JobSpec) -> int:
     """Launches a job and returns its exit code when all its processes have ended.
 
     Must be called in the main thread: it handles SIGINT and SIGTERM meanwhile.
@@ -92,13 +92,14 @@ def run(job: Job) -> int:
 
 
 class _Launcher:
-    def __init__(self, job: Job):
+    def __init__(self, job: JobSpec):
         self._job = job
         self._children: dict[tuple[str, int], Child] = {}
         self._relays: dict[tuple[str, int], list[Relay]] = {}
         self._ends: dict[tuple[str, int], int] = {}
         self._wake = threading.Event()
         self._signal: int | None = None
+        self._signalled: set[tuple[str, int]] = set()
         self._signal_at = 0.0
         self._urgent = False
         self._resources = contextlib.ExitStack()
@@ -114,7 +115,9 @@ class _Launcher:
     def signals_handled(self) -> Iterator[None]:
         """Turns SIGINT, SIGTERM and SIGHUP into an orderly end of the job."""
         numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        before = {n: signal.signal(n, self._on_signal) for n in numbers}
+        # A signal that is ignored, as under nohup, stays so.
+        heeded = [n for n in numbers if signal.getsignal(n) != signal.SIG_IGN]
+        before = {n: signal.signal(n, self._on_signal) for n in heeded}
         try:
             yield
         finally:
@@ -124,16 +127,18 @@ class _Launcher:
     def run(self) -> int:
         self._coordinator.start()
         self._resources.callback(self._coordinator.stop)
+        hosts = ["127.0.0.1"] * self._job.workers
+        address = self._start_rendezvous(hosts)
         servers = self._start_servers()
         if self._stopping() or not self._wait_for_servers():
             return self._verdict()
-        self._start_workers(servers)
+        self._start_workers(hosts, servers, address)
         self._supervise()
         return self._verdict()
 
     def close(self) -> None:
         """Leaves nothing running and nothing open."""
-        terminate(self._children.values(), _TERMINATE_SECONDS)
+        self._terminate()
         for key in self._relays:
             self._drain(key, 2.0)
         self._resources.close()
@@ -171,10 +176,9 @@ class _Launcher:
                 )
             self._pause()
 
-    def _start_workers(self, servers: list[str]) -> None:
-        workers = self._job.workers
-        hosts = ["127.0.0.1"] * workers
-        address = self._start_rendezvous(hosts)
+    def _start_workers(
+        self, hosts: list[str], servers: list[str], address: str | None
+    ) -> None:
         base = {**self._job.environ, LIFELINE_VARIABLE: self._coordinator.address}
         # Without this a worker's output would come in blocks, long after.
         base.setdefault("PYTHONUNBUFFERED", "1")
@@ -234,6 +238,7 @@ class _Launcher:
             if failed and deadline is None:
                 deadline = now + grace_seconds() + _MARGIN_SECONDS
             if self._signal is not None:
+                self._hand_on(self._signal)
                 limit = self._signal_at + _INTERRUPT_SECONDS
                 deadline = limit if deadline is None else min(deadline, limit)
             if deadline is not None and now > deadline:
@@ -259,9 +264,7 @@ class _Launcher:
         return any(code or role == "server" for (role, _), code in self._ends.items())
 
     def _running(self, role: str) -> bool:
-        return any(
-            key[0] == role and key not in self._ends for key in self._children
-        )
+        return any(key[0] == role and key not in self._ends for key in self._children)
 
     def _pause(self) -> None:
         self._wake.wait(_POLL_SECONDS)
@@ -271,20 +274,26 @@ class _Launcher:
         return self._signal is not None
 
     def _on_signal(self, number: int, frame: object) -> None:
-        if self._signal is not None:
+        # Notes it and no more: the main thread may hold any lock just now.
+        if self._signal is None:
+            self._signal, self._signal_at = number, time.monotonic()
+        else:
             self._urgent = True
-            for child in self._children.values():
-                child.signal(signal.SIGKILL)
-            return
-        self._signal, self._signal_at = number, time.monotonic()
-        for (role, _), child in list(self._children.items()):
+
+    def _hand_on(self, number: int) -> None:
+        for key, child in self._children.items():
             # The servers are needed until the workers have stopped.
-            if role == "worker":
+            if key[0] == "worker" and key not in self._signalled:
+                self._signalled.add(key)
                 child.signal(number)
+
+    def _terminate(self) -> None:
+        grace = 0.0 if self._urgent else _TERMINATE_SECONDS
+        terminate(self._children.values(), grace)
 
     def _verdict(self) -> int:
         """Ends what still runs, says how the job has ended; its exit code."""
-        terminate(self._children.values(), _TERMINATE_SECONDS)
+        self._terminate()
         if self._signal is not None:
             name = signal.Signals(self._signal).name
             self._say(f"stopped by {name}")

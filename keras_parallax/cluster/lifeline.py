@@ -6,6 +6,7 @@ has frozen. So a thread of each process keeps a connection to the job's
 `Coordinator`, and ends the process when there is no use in waiting.
 """
 
+import contextlib
 import json
 import os
 import selectors
@@ -40,6 +41,7 @@ __all__ = [
 _TEXT_CHARACTERS = 20_000
 _RETRY_SECONDS = 0.2
 _NOTED_SECONDS = 2.0
+_FLUSH_SECONDS = 0.5
 
 
 def grace_seconds() -> float:
@@ -88,6 +90,7 @@ class Member:
         self._ended = threading.Event()
         self._noted = threading.Event()
         self._left = False
+        self._failed = False
         self._announced = False
         self._lock = threading.Lock()
         self._thread = threading.Thread(
@@ -160,6 +163,7 @@ class Member:
             traceback_text: Its traceback.
             consequence: Whether another process's end has probably caused it.
         """
+        self._failed = True
         self._tell(
             {
                 "type": "fail",
@@ -174,6 +178,8 @@ class Member:
 
         Args:
             wait_for_end_seconds: How long to wait until all workers have left.
+                A process that has called `fail` does not wait: its end is what
+                the others wait for.
 
         Returns:
             Whether the whole job is known to have ended.
@@ -181,7 +187,7 @@ class Member:
         if not self._left:
             self._left = True
             self._tell({"type": "bye"})
-        if wait_for_end_seconds is None:
+        if wait_for_end_seconds is None or self._failed:
             return self._ended.is_set()
         return self.wait_end(wait_for_end_seconds)
 
@@ -208,9 +214,11 @@ class Member:
             announced, self._announced = self._announced, True
         if not announced:
             name = process_name(self.role, self.index)
-            # One write, so that the lines of several processes do not mix.
-            sys.stderr.write(f"keras-parallax: {name} stops: {failure}\n")
-            sys.stderr.flush()
+            # Whoever read the output may be gone as well.
+            with contextlib.suppress(OSError, ValueError):
+                # One write, so that the lines of several processes do not mix.
+                sys.stderr.write(f"keras-parallax: {name} stops: {failure}\n")
+                sys.stderr.flush()
 
     def _introduce(self, timeout_seconds: float, info: dict[str, Any]) -> bool:
         self._connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -321,9 +329,13 @@ class Member:
         return Failure(self._coordinator, None, what, reason)
 
     def _end_process(self, failure: Failure) -> None:
-        self.announce(failure)
+        # In threads: where the output is stuck, as with a frozen launcher, neither
+        # may keep this process from its end.
+        threading.Thread(target=self.announce, args=(failure,), daemon=True).start()
         time.sleep(grace_seconds())
-        sys.stdout.flush()
+        flush = threading.Thread(target=sys.stdout.flush, daemon=True)
+        flush.start()
+        flush.join(_FLUSH_SECONDS)
         # The main thread is in a call that does not return: nothing gentler
         # reaches it.
         os._exit(EXIT_LOST)

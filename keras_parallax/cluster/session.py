@@ -33,6 +33,8 @@ logger = logging.getLogger("keras_parallax")
 #: How long a worker that is done waits for the others before it stops servers.
 LEAVE_SECONDS = 7 * 24 * 3600.0
 
+SERVER_STOP_SECONDS = 5.0
+
 
 class Session:
     """The job, as joined by this process.
@@ -143,7 +145,10 @@ class Session:
         """Leaves the job; a worker that started a server stays until all are done."""
         if self.member is not None:
             stays = bool(self._servers) or self._coordinator is not None
-            self.member.leave(LEAVE_SECONDS if stays else None)
+            ended = self.member.leave(LEAVE_SECONDS if stays else None)
+            if ended:
+                for server in self._servers:  # They have heard it, too.
+                    server.wait(SERVER_STOP_SECONDS)
         processes.terminate(self._servers)
         if self._coordinator is not None:
             self._coordinator.stop()

@@ -163,7 +163,7 @@ def _from_horovod(environ: Mapping[str, str]) -> Topology:
 
 def _from_config(config: tf_config.TFConfig) -> Topology:
     hosts = [split_address(worker)[0] for worker in config.workers]
-    common = {
+    common: dict[str, Any] = {
         "task": config.task_type,
         "index": config.task_index,
         "source": "tf_config",

@@ -52,8 +52,9 @@ class Plan:
         self._entries[key] = entry
 
     def change(self, key: str, **fields: object) -> None:
-        """Changes what the plan says of the variable known as `key`."""
-        self._entries[key] = dataclasses.replace(self._entries[key], **fields)
+        """Changes what the plan says of the variable known as `key`, if anything."""
+        if key in self._entries:
+            self._entries[key] = dataclasses.replace(self._entries[key], **fields)
 
     def get(self, key: str) -> Entry:
         """The entry of the variable known as `key`."""

@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
+from typing import NoReturn
 
 from keras_parallax.cluster import tf_config
 from keras_parallax.cluster.addresses import (
@@ -39,7 +40,7 @@ def serve(
     index: int,
     lifeline: str | None = None,
     member: Member | None = None,
-) -> None:
+) -> NoReturn:
     """Serves until the job ends; then ends this process.
 
     The process ends, without returning, with status 0 when the job has ended
@@ -86,7 +87,7 @@ def serve(
     os._exit(status)
 
 
-def serve_forever(topology: Topology, member: Member | None = None) -> None:
+def serve_forever(topology: Topology, member: Member | None = None) -> NoReturn:
     """Serves as the `ps` task that `topology` describes; see `serve`."""
     serve(topology.servers, topology.index, topology.lifeline, member)
 
@@ -117,7 +118,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(arguments: argparse.Namespace) -> None:
+def run(arguments: argparse.Namespace) -> NoReturn:
     """Serves as parsed arguments say, or else as TF_CONFIG does."""
     lifeline = arguments.lifeline
     if arguments.addresses is not None:
@@ -138,7 +139,6 @@ def run(arguments: argparse.Namespace) -> None:
                 f"TF_CONFIG={os.environ.get('TF_CONFIG')!r}"
             )
         serve(config.servers, config.task_index, lifeline or config.workers[0])
-        return
     for address in addresses:
         split_address(address)
     serve(addresses, arguments.index, lifeline or None)
@@ -153,7 +153,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ParallaxError as error:
         print(f"keras-parallax serve: {error}", file=sys.stderr)
         return 2 if isinstance(error, ConfigError) else 1
-    return 0
 
 
 class _Over:

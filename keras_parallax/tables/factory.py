@@ -50,12 +50,12 @@ class TableFactory:
         self._strategy = strategy
         self._scope_name = scope_name
         self._made = 0
-        self._unsettled: set[str] = set()
+        self._unsettled: set[Table] = set()
 
     def create(
         self, next_creator: Callable, kwargs: dict, owner: Table | None
-    ) -> Table | None:
-        """A table for the variable described by `kwargs`, or None if it is dense.
+    ) -> Table | tf.Variable:
+        """The variable described by `kwargs`: a table, or a plain one.
 
         Args:
             next_creator: Makes plain variables.
@@ -63,18 +63,17 @@ class TableFactory:
             owner: The table whose slot the variable is to be, if any.
         """
         made = Creation.of(kwargs)
-        if owner is not None and owner.replica is not None:
-            owner = None
-        if owner is not None and made.shape == tuple(owner.shape):
+        if owner is not None and owner.replica is None and made.shape == owner.shape:
             return self._make(made, next_creator, kwargs, owner, "slot of a table")
-        if made.shape is None or made.dtype is None:
-            return None
+        if owner is not None or made.shape is None or made.dtype is None:
+            return next_creator(**kwargs)
         road, reason = self._routing.road(made.path, made.name, made.shape)
         if road == SERVERS:
             return self._make(made, next_creator, kwargs, None, reason)
+        variable = next_creator(**kwargs)
         if made.trainable:
             self._plan.add(
-                made.path,
+                variable._unique_id,
                 Entry(
                     variable=made.path,
                     shape=made.shape,
@@ -87,7 +86,7 @@ class TableFactory:
                     reason=reason,
                 ),
             )
-        return None
+        return variable
 
     def unsettled(self) -> bool:
         """Whether the gradient of some table has never been seen."""
@@ -95,11 +94,11 @@ class TableFactory:
 
     def settle(self, table: Table, kinds: set[str]) -> None:
         """Takes note of the kinds of gradient a traced step has for a table."""
-        if not kinds or table.path not in self._unsettled:
+        if not kinds or table not in self._unsettled:
             return
-        self._unsettled.discard(table.path)
+        self._unsettled.discard(table)
         gradient = "both" if len(kinds) == 2 else next(iter(kinds))
-        self._plan.change(table.path, gradient=gradient)
+        self._plan.change(table._unique_id, gradient=gradient)
         if "dense" in kinds:
             logger.warning(
                 "%s is used whole in the training step, and its gradient is dense: "
@@ -107,7 +106,7 @@ class TableFactory:
                 table.path,
             )
             self._plan.change(
-                table.path,
+                table._unique_id,
                 road=ALLREDUCE,
                 partitions=1,
                 home="workers",
@@ -173,9 +172,9 @@ class TableFactory:
             table.assign(begin.array())
         if owner is None:
             self.tables.append(table)
-            self._unsettled.add(made.path)
+            self._unsettled.add(table)
             self._plan.add(
-                made.path,
+                table._unique_id,
                 Entry(
                     variable=made.path,
                     shape=made.shape,

@@ -35,7 +35,13 @@ def examine(table: Table, steps: list[Step]) -> Behaviour:
     dtype = table.dtype
     members = 1 + len(table.slots)
 
-    @tf.function(autograph=False)
+    @tf.function(
+        autograph=False,
+        input_signature=(
+            tf.TensorSpec((members, None, *table.row_shape), dtype),
+            tf.TensorSpec((None, *table.row_shape), dtype),
+        ),
+    )
     def run(rows, gradients):
         return tf.stack(update.compute(tf.unstack(rows, members), gradients))
 

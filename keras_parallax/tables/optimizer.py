@@ -71,7 +71,7 @@ class TableOptimizer:
             )
         steps = self._take_pending(table)
         if not args:
-            self._pending[table.path] = (_here(), [*steps, Step(function, (), kwargs)])
+            self._pending[table._unique_id] = (_here(), [*steps, Step(function, (), kwargs)])
             return None
         if not _has_slices(args):
             raise errors.TableError(
@@ -93,7 +93,7 @@ class TableOptimizer:
             exact = self._sparse_update == "exact"
         else:
             exact = not self._behaviour(table, steps).lazy_is_exact
-            if exact and self._plan.get(table.path).update != "exact":
+            if exact and self._plan.get(table._unique_id).update != "exact":
                 logger.warning(
                     "%s: %s also changes rows that have no gradient, so every step "
                     "updates all %d rows; sparse_update='lazy' would update only "
@@ -102,17 +102,17 @@ class TableOptimizer:
                     _optimizer_name(steps[-1].function),
                     table.num_rows,
                 )
-        self._plan.change(table.path, update="exact" if exact else "lazy")
+        self._plan.change(table._unique_id, update="exact" if exact else "lazy")
         return exact
 
     def _behaviour(self, table: Table, steps: list[Step]) -> Behaviour:
-        key = (table.path, " ".join(step.function.__qualname__ for step in steps))
+        key = (table._unique_id, " ".join(step.function.__qualname__ for step in steps))
         if key not in self._behaviours:
             self._behaviours[key] = examine(table, steps)
         return self._behaviours[key]
 
     def _take_pending(self, table: Table) -> list[Step]:
-        where, steps = self._pending.pop(table.path, (None, []))
+        where, steps = self._pending.pop(table._unique_id, (None, []))
         return steps if where == _here() else []
 
 

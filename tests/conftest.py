@@ -1,0 +1,9 @@
+"""Settings that every test and every process started by a test inherits."""
+
+import os
+
+# Before anything imports TensorFlow: the tests mean the CPU, and only what the
+# package itself has to say.
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
+os.environ["KERAS_BACKEND"] = "tensorflow"

@@ -1,0 +1,245 @@
+"""The lifeline, between a coordinator and members of this one process."""
+
+import json
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from keras_parallax.cluster.excepthook import is_consequence
+from keras_parallax.cluster.failure import EXIT_LOST, Failure
+from keras_parallax.cluster.lifeline import Coordinator, Member
+from keras_parallax.cluster.processes import free_port
+from keras_parallax.errors import ClusterError, ProcessLostError
+
+
+@pytest.fixture
+def start_coordinator():
+    started = []
+
+    def start(**options):
+        started.append(Coordinator(**options).start())
+        return started[-1]
+
+    yield start
+    for coordinator in started:
+        coordinator.stop()
+
+
+def _join(coordinator, index, role="worker", **options):
+    options.setdefault("on_lost", lambda failure: None)
+    return Member.join(coordinator.address, role, index, 5.0, **options)
+
+
+def _kill_connection(member):
+    """What the kernel does to the connection of a process that dies."""
+    member._connection.shutdown(socket.SHUT_RDWR)
+
+
+def _wait_for(condition, seconds=5.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "the deadline is over"
+        time.sleep(0.01)
+
+
+def test_members_are_welcomed_and_the_end_comes_when_all_workers_left(
+    start_coordinator,
+):
+    coordinator = start_coordinator(expected_workers=2, welcome={"rendezvous": "x:1"})
+    server = _join(coordinator, 0, "server")
+    first, second = _join(coordinator, 0), _join(coordinator, 1)
+    assert first.welcome == {"rendezvous": "x:1"}
+    assert not first.leave()
+    assert not coordinator.wait_end(0.1)
+    assert second.leave(wait_for_end_seconds=5.0)
+    assert coordinator.wait_end(5.0)
+    assert server.wait_end(5.0)
+    assert server.lost is None
+
+
+def test_steps_and_phases_reach_the_coordinator(start_coordinator):
+    coordinator = start_coordinator()
+    member = _join(coordinator, 3, info={"gpu": "none"})
+    member.at(12, "push")
+    _wait_for(lambda: coordinator.members()[0].step == 12)
+    (state,) = coordinator.members()
+    assert (state.role, state.index, state.phase) == ("worker", 3, "push")
+    assert state.info == {"gpu": "none"}
+
+
+def test_a_death_is_told_to_the_others_within_a_second(start_coordinator):
+    coordinator = start_coordinator(expected_workers=2)
+    told = []
+    first = _join(coordinator, 0, on_lost=told.append)
+    second = _join(coordinator, 1)
+    second.at(7)
+    _wait_for(lambda: any(m.step == 7 for m in coordinator.members()))
+    _kill_connection(second)
+    failure = first.wait_lost(1.0)
+    assert str(failure) == "worker 1 died (its connection closed) at step 7"
+    _wait_for(lambda: told == [failure])
+    assert coordinator.first_failure() == failure
+    with pytest.raises(ProcessLostError) as raised:
+        first.check()
+    assert (raised.value.role, raised.value.index, raised.value.step) == (
+        "worker",
+        1,
+        7,
+    )
+
+
+def test_a_parent_explains_a_death(start_coordinator):
+    coordinator = start_coordinator(explain_seconds=5.0)
+    first, second = _join(coordinator, 0), _join(coordinator, 1)
+    _kill_connection(second)
+    assert first.wait_lost(0.3) is None
+    coordinator.report_exit("worker", 1, -9)
+    assert str(first.wait_lost(1.0)) == "worker 1 died (signal 9)"
+
+
+def test_a_failure_wins_over_its_consequences(start_coordinator):
+    coordinator = start_coordinator()
+    first, second, third = (_join(coordinator, i) for i in range(3))
+    first.fail("HorovodInternalError: shut down", consequence=True)
+    assert third.wait_lost(0.3) is None
+    second.fail("ValueError: bad")
+    assert str(third.wait_lost(1.0)) == "worker 1 failed: ValueError: bad"
+    coordinator.report_exit("worker", 1, 3)
+    assert str(coordinator.first_failure()) == (
+        "worker 1 failed (exit status 3): ValueError: bad"
+    )
+
+
+def test_a_failed_process_does_not_wait_for_the_others(start_coordinator):
+    coordinator = start_coordinator(expected_workers=2)
+    member = _join(coordinator, 0)
+    member.fail("ValueError: bad")
+    start = time.monotonic()
+    assert not member.leave(wait_for_end_seconds=30.0)
+    assert time.monotonic() - start < 5.0
+
+
+def test_a_silent_member_is_lost(start_coordinator):
+    coordinator = start_coordinator(silence_seconds=1.5)
+    member = _join(coordinator, 0)
+    host, port = coordinator.host, coordinator.port
+    with socket.create_connection((host, port)) as silent:
+        join = {"type": "join", "role": "worker", "index": 1, "pid": 1, "host": "h"}
+        silent.sendall(json.dumps({**join, "info": {}}).encode() + b"\n")
+        failure = member.wait_lost(4.0)
+    assert str(failure) == "worker 1 is lost (not answering for 1.5 s)"
+
+
+def test_the_loss_of_the_coordinator_is_noticed(start_coordinator):
+    coordinator = start_coordinator(name="worker 0")
+    member = _join(coordinator, 1)
+    coordinator.stop()
+    assert str(member.wait_lost(1.0)) == "worker 0 died (its connection closed)"
+
+
+def test_a_silent_coordinator_is_lost():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        hello = {"type": "welcome", "welcome": {}, "coordinator": "launcher"}
+        # The reply is in the member's buffer before it looks for it.
+        server.settimeout(5.0)
+        held = []
+
+        def answer():
+            held.append(server.accept()[0])
+            held[0].sendall(json.dumps(hello).encode() + b"\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        member = Member.join(
+            f"127.0.0.1:{port}",
+            "worker",
+            0,
+            5.0,
+            on_lost=lambda failure: None,
+            silence_seconds=1.2,
+        )
+        thread.join()
+        failure = member.wait_lost(4.0)
+        held[0].close()
+    assert str(failure) == "launcher is lost (not answering for 1.2 s)"
+
+
+def test_a_place_is_taken_once(start_coordinator):
+    coordinator = start_coordinator()
+    _join(coordinator, 0)
+    with pytest.raises(ClusterError, match="worker 0 has joined already"):
+        _join(coordinator, 0)
+
+
+def test_strangers_do_no_harm(start_coordinator):
+    coordinator = start_coordinator()
+    member = _join(coordinator, 0)
+    for text in (b"GET / HTTP/1.1\r\n\r\n", b"[1]\n", b'{"type": "join"}\n'):
+        with socket.create_connection((coordinator.host, coordinator.port)) as peer:
+            peer.sendall(text)
+            assert peer.recv(100) == b""
+    assert [m.state for m in coordinator.members()] == ["running"]
+    assert member.leave(wait_for_end_seconds=5.0)
+
+
+def test_joining_names_the_address_that_did_not_answer():
+    address = f"127.0.0.1:{free_port()}"
+    with pytest.raises(ClusterError, match=f"coordinator at {address} did not"):
+        Member.join(address, "worker", 0, timeout_seconds=0.3)
+
+
+def test_a_port_in_use_is_named():
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        port = holder.getsockname()[1]
+        with pytest.raises(ClusterError, match=f"Port {port} is in use by process"):
+            Coordinator(port=port).start()
+
+
+def test_a_process_that_is_stuck_is_ended_with_one_line(start_coordinator):
+    coordinator = start_coordinator()
+    script = (
+        "import time\n"
+        "from keras_parallax.cluster.lifeline import Member\n"
+        f"Member.join({coordinator.address!r}, 'worker', 0)\n"
+        "print('joined', flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script],
+        env={"KERAS_PARALLAX_GRACE_SECONDS": "0.2", "PYTHONPATH": ":".join(sys.path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout.readline() == "joined\n"
+        _join(coordinator, 1).fail("ValueError: bad")
+        _, err = process.communicate(timeout=10)
+    assert process.returncode == EXIT_LOST
+    assert err == ("keras-parallax: worker 0 stops: worker 1 failed: ValueError: bad\n")
+
+
+def test_consequences_are_known_by_name_by_text_and_by_cause():
+    class UnavailableError(Exception):
+        pass
+
+    class Mine(UnavailableError):
+        pass
+
+    assert is_consequence(Mine())
+    assert is_consequence(RuntimeError("... Horovod has been shut down ..."))
+    outer = RuntimeError("while training")
+    outer.__cause__ = ProcessLostError("worker", 1, None, "signal 9")
+    assert is_consequence(outer)
+    assert not is_consequence(ValueError("bad"))
+
+
+def test_a_failure_travels_without_its_traceback():
+    failure = Failure("worker", 1, "failed", "", 3, "ValueError: bad", "Traceback ...")
+    there = Failure.from_json(json.loads(json.dumps(failure.to_json())))
+    assert str(there) == str(failure)
+    assert there.traceback == ""
