@@ -136,7 +136,8 @@ def fill_partitions(
     """Allocates the partitions `mine` and writes their initial rows."""
     for index in mine:
         storage.partitions[index].allocate(constant or 0.0)
-    if initial_rows is not None:
-        storage.fill(mine, partitioning_of(storage.spec).rows, initial_rows)
+    # A function may overtake an operation called before it, so each is waited for.
     for index in mine:
         storage.partitions[index].wait()
+    if initial_rows is not None:
+        storage.fill(mine, partitioning_of(storage.spec).rows, initial_rows)
