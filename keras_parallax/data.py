@@ -39,10 +39,8 @@ def _share(batch: tuple, rank: int, size: int) -> tuple:
     count = _length(first)
     start = count * rank // size
     stop = count * (rank + 1) // size
-    # The number of examples is the same on every worker only where the batch
-    # divides evenly; a fixed length elsewhere would say something untrue.
     fixed = first.shape[0]
-    length = fixed // size if fixed is not None and fixed % size == 0 else None
+    even = fixed is not None and fixed % size == 0
 
     def cut(leaf):
         if _rank_of(leaf) == 0:
@@ -53,8 +51,11 @@ def _share(batch: tuple, rank: int, size: int) -> tuple:
             extent = tf.concat([[tf.cast(stop - start, tf.int64)], shape[1:]], 0)
             return tf.sparse.slice(leaf, begin, extent)
         piece = leaf[start:stop]
-        if isinstance(piece, tf.Tensor):
-            piece.set_shape((length, *leaf.shape[1:]))
+        if isinstance(piece, tf.Tensor) and not even:
+            # A length that is fixed means, further on, that all workers have it.
+            piece = tf.raw_ops.PlaceholderWithDefault(
+                input=piece, shape=(None, *leaf.shape[1:])
+            )
         return piece
 
     return tf.nest.map_structure(cut, batch)
