@@ -23,6 +23,7 @@ from keras_parallax.shares import MeanVariable, MetricVariable, ShareWeights
 from keras_parallax.tables.factory import TableFactory
 from keras_parallax.tables.optimizer import TableOptimizer
 from keras_parallax.tables.table import Table
+from keras_parallax.tables.traffic import StepTraffic
 
 
 class ParallaxExtended(tf.compat.v1.distribute.StrategyExtended):
@@ -35,6 +36,7 @@ class ParallaxExtended(tf.compat.v1.distribute.StrategyExtended):
         plan: Where decisions are written down.
         factory: Makes tables.
         optimizer: Runs the user's optimizer on tables.
+        traffic: Collects what a step wants of tables.
         rank: Rank of this worker.
         size: Number of workers.
     """
@@ -48,6 +50,7 @@ class ParallaxExtended(tf.compat.v1.distribute.StrategyExtended):
         plan: Plan,
         factory: TableFactory,
         optimizer: TableOptimizer,
+        traffic: StepTraffic,
         rank: int,
         size: int,
     ):
@@ -60,6 +63,7 @@ class ParallaxExtended(tf.compat.v1.distribute.StrategyExtended):
         self._rank = rank
         self._size = size
         self._optimizer = optimizer
+        self._traffic = traffic
         self._weights = ShareWeights(dense, size)
         self._step = Step()
         self._probing = False
@@ -122,7 +126,7 @@ class ParallaxExtended(tf.compat.v1.distribute.StrategyExtended):
         before, self._step = self._step, step_of(function)
         self._refuse_foreign_optimizer()
         try:
-            yield
+            yield self._step
         finally:
             self._step = before
 
@@ -144,7 +148,10 @@ class ParallaxExtended(tf.compat.v1.distribute.StrategyExtended):
         with replica, tf.device(self._device):
             if not tf.executing_eagerly() and self._factory.unsettled():
                 self._settle(fn, args, kwargs)
-            with self._weights.of_step(self._step.model, args):
+            with (
+                self._weights.of_step(self._step.model, args),
+                self._traffic.step(),
+            ):
                 outputs = fn(*args, **kwargs)
             if self._step.predicts:
                 outputs = tf.nest.map_structure(self._dense.all_gather, outputs)
@@ -169,6 +176,7 @@ class ParallaxExtended(tf.compat.v1.distribute.StrategyExtended):
         flat = self._weights.apply(tf.nest.flatten(value))
         # Slices are summed where their destination is known: in `update`.
         dense = [g for g in flat if not isinstance(g, tf.IndexedSlices)]
+        self._traffic.expect(len(flat) - len(dense))
         reduced = iter(self._dense.all_reduce(dense))
         flat = [
             g
@@ -230,6 +238,7 @@ class ParallaxExtended(tf.compat.v1.distribute.StrategyExtended):
             gradient = tf.convert_to_tensor(args[0])
             (gradient,) = self._dense.all_reduce([gradient], "slices")
             args = (gradient, *args[1:])
+            self._traffic.passed()
         local = var.values[0] if isinstance(var, values.DistributedVariable) else var
         with distribute_lib.UpdateContext(self._rank), tf.device(self._device):
             return fn(local, *args, **kwargs)

@@ -86,6 +86,8 @@ class ShareWeights:
         What layers sum for themselves, such as synchronized batch statistics, comes
         by the same call and must not be weighed.
         """
+        if self._model is None:
+            return False
         shapes = iter([tuple(v.shape) for v in self._model.trainable_variables])
         return all(
             any(tuple(tensor.shape) == shape for shape in shapes) for tensor in tensors

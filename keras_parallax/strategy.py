@@ -6,8 +6,10 @@ import itertools
 import logging
 import os
 import sys
+import weakref
 from collections.abc import Callable, Mapping
 
+import keras
 import tensorflow as tf
 
 from keras_parallax import errors
@@ -15,19 +17,22 @@ from keras_parallax.cluster.job import Job
 from keras_parallax.cluster.session import Session, use_gpu_of
 from keras_parallax.cluster.topology import Topology, resolve
 from keras_parallax.collectives.dense import DenseRoad
+from keras_parallax.collectives.exchange import Group
 from keras_parallax.extended import ParallaxExtended
 from keras_parallax.plan.plan import Plan
 from keras_parallax.plan.routing import Routing
 from keras_parallax.servers.dedicated import DedicatedHome
 from keras_parallax.servers.home import Home
 from keras_parallax.servers.in_process import InProcessHome
+from keras_parallax.servers.peers import PeersHome
 from keras_parallax.tables import dispatch
 from keras_parallax.tables.factory import TableFactory
 from keras_parallax.tables.optimizer import TableOptimizer
+from keras_parallax.tables.traffic import StepTraffic
 
 logger = logging.getLogger("keras_parallax")
 
-SERVERS = ("auto", "in_process", "dedicated")
+SERVERS = ("auto", "in_process", "peers", "dedicated")
 
 _numbers = itertools.count(1)
 
@@ -67,9 +72,10 @@ class ParallaxStrategy(tf.distribute.Strategy):
             variables whose path matches the pattern as a file name would; the first
             match decides. By default the weights of `keras.layers.Embedding` become
             tables.
-        servers: Where tables live: "in_process" (one worker only), "dedicated"
-            (server processes), or "auto": server processes if there are any or
-            there are several workers, else in this process.
+        servers: Where tables live: "in_process" (one worker only), "peers" (the
+            workers themselves, each serving its share), "dedicated" (server
+            processes; the strategy starts one a machine where there are none), or
+            "auto": server processes if there are any, else the workers.
         partitions: Partitions of a table: "auto", a number, or `{pattern: number}`.
         sparse_update: "lazy" updates the rows that a batch touches; "exact" does
             to every row what the optimizer does with a dense gradient; "auto" is
@@ -105,8 +111,9 @@ class ParallaxStrategy(tf.distribute.Strategy):
         self._plan = Plan()
         home, device = _home(kind, session)
         self._home = home
+        traffic = StepTraffic(home)
         factory = TableFactory(
-            job, home, routing, self._plan, self, f"strategy{next(_numbers)}"
+            job, home, traffic, routing, self._plan, self, f"strategy{next(_numbers)}"
         )
         super().__init__(
             ParallaxExtended(
@@ -116,11 +123,18 @@ class ParallaxStrategy(tf.distribute.Strategy):
                 plan=self._plan,
                 factory=factory,
                 optimizer=TableOptimizer(sparse_update, self._plan),
+                traffic=traffic,
                 rank=job.rank,
                 size=job.size,
             )
         )
         self._factory = factory
+        self._routing = routing
+        self._has_run = False
+        if session.progress is not None and kind == "dedicated":
+            session.progress.add_held(self._held_by_servers)
+        session.at_leave(home.close)
+        session.at_leave(self._warn_if_unused)
         _share_seed(job)
         dispatch.register()
 
@@ -151,7 +165,10 @@ class ParallaxStrategy(tf.distribute.Strategy):
 
     def run(self, fn: Callable, args=(), kwargs=None, options=None):
         """Runs `fn` on this worker's data; see `tf.distribute.Strategy.run`."""
-        with self.extended.stepping(fn):
+        with self.extended.stepping(fn) as step:
+            if step.model is not None and self._session.progress is not None:
+                self._session.progress.follow(_steps_of(step.model))
+            self._warn_of_unused_routes()
             return super().run(fn, args, kwargs, options)
 
     def close(self) -> None:
@@ -160,9 +177,57 @@ class ParallaxStrategy(tf.distribute.Strategy):
         Every worker calls it, after its last step. Leaving the program does so too.
         """
         self._session.job.barrier()
-        if self._session.job.rank == 0 or self._home.name == "in_process":
-            self._factory.close()
+        self._factory.close()
         self._session.job.barrier()
+
+    def _held_by_servers(self) -> list[list[str]]:
+        """What each server holds: one phrase a table."""
+        count = len(self._home.devices)
+        held: list[list[str]] = [[] for _ in range(count)]
+        for table in self._factory.tables:
+            if table.replica is None:
+                for server in range(count):
+                    mine = table.storage.partitions[server::count]
+                    rows = sum(partition.num_rows for partition in mine)
+                    if rows:
+                        whole = f"{table.num_rows:,} rows of {table.path}"
+                        held[server].append(f"{rows:,} of {whole}")
+        return held
+
+    def _warn_of_unused_routes(self) -> None:
+        """Warns, at the first step, of routes that no variable takes."""
+        if not self._has_run:
+            self._has_run = True
+            paths = [entry.variable for entry in self._plan]
+            for pattern in self._routing.unused_routes(paths):
+                logger.warning(
+                    "No variable's path matches the pattern %r of `routes`; it has "
+                    "no effect. The paths are: %s.",
+                    pattern,
+                    ", ".join(paths),
+                )
+
+    def _warn_if_unused(self) -> None:
+        """Warns, at the end, of workers that had nothing to do with each other."""
+        if self.num_workers > 1 and not len(self._plan):
+            logger.warning(
+                "No variable was ever created in the scope of this ParallaxStrategy: "
+                "whatever this program trained, each of its %d workers trained on "
+                "its own, with all of the data. Build and compile the model in "
+                "`with strategy.scope():`.",
+                self.num_workers,
+            )
+
+
+def _steps_of(model: keras.Model) -> Callable[[], int | None]:
+    """Reads how many steps a model was trained for; does not keep it alive."""
+    held = weakref.ref(model)
+
+    def steps() -> int | None:
+        optimizer = getattr(held(), "optimizer", None)
+        return None if optimizer is None else int(optimizer.iterations.numpy())
+
+    return steps
 
 
 def _kind_of_home(servers: str, topology: Topology) -> str:
@@ -171,14 +236,17 @@ def _kind_of_home(servers: str, topology: Topology) -> str:
             f"`servers` is one of {SERVERS}. Received: servers={servers!r}"
         )
     if servers == "auto":
-        several = topology.size > 1 or topology.servers
-        return "dedicated" if several else "in_process"
+        if topology.servers:
+            return "dedicated"
+        return "peers" if topology.size > 1 else "in_process"
     if servers == "in_process" and topology.size > 1:
         raise errors.ConfigError(
             "servers='in_process' keeps tables in the memory of one worker, where "
             f"the other {topology.size - 1} of {topology.size} workers cannot reach "
-            "them. Use servers='auto' or servers='dedicated'."
+            "them. Use servers='auto', 'peers' or 'dedicated'."
         )
+    if servers == "peers" and topology.size == 1:
+        return "in_process"
     return servers
 
 
@@ -189,6 +257,9 @@ def _home(kind: str, session: Session) -> tuple[Home, str]:
     # A process that is connected has to name its own job, too.
     gpu = tf.config.list_physical_devices("GPU")
     device = connection.device if connection else f"/{'GPU' if gpu else 'CPU'}:0"
+    if kind == "peers":
+        everyone = Group("all", session.job.size, session.job.rank)
+        return PeersHome(session.job, device, everyone), device
     return InProcessHome(device), device
 
 

@@ -18,6 +18,7 @@ from tensorflow.python.eager import context
 from keras_parallax import errors
 from keras_parallax.cluster.addresses import free_port, join_address, split_address
 from keras_parallax.cluster.job import Job
+from keras_parallax.cluster.processes import Child
 
 #: How long a server may take until it accepts connections.
 SERVER_START_SECONDS = 120.0
@@ -36,6 +37,13 @@ class Connection:
     server_devices: tuple[str, ...]
 
 
+def in_use() -> bool:
+    """Whether anything has been made with TensorFlow in this process."""
+    return context.context_safe() is not None and bool(
+        context.context()._context_handle
+    )
+
+
 def refuse_living_objects() -> None:
     """Raises `ScopeError` if TensorFlow is in use already.
 
@@ -43,7 +51,7 @@ def refuse_living_objects() -> None:
     generators of the old one are dead afterwards, and fail much later with errors
     that do not tell why.
     """
-    if context.context_safe() is not None and context.context()._context_handle:
+    if in_use():
         raise errors.ScopeError(
             "ParallaxStrategy() was made after TensorFlow had been used in this "
             "process: something made a tensor, variable, dataset or model before. "
@@ -74,11 +82,18 @@ def connect(job: Job, servers: Sequence[str]) -> Connection:
     return connection
 
 
-def wait_for_server(address: str, seconds: float = SERVER_START_SECONDS) -> None:
+def wait_for_server(
+    address: str, seconds: float = SERVER_START_SECONDS, child: Child | None = None
+) -> None:
     """Returns when `address` accepts connections.
 
+    Args:
+        address: `"host:port"` of the server.
+        seconds: How long it may take.
+        child: The server's process, if this one has started it.
+
     Raises:
-        ClusterError: It does not within the time.
+        ClusterError: It does not within the time, or has ended.
     """
     host, port = split_address(address)
     deadline = time.monotonic() + seconds
@@ -87,6 +102,11 @@ def wait_for_server(address: str, seconds: float = SERVER_START_SECONDS) -> None
             socket.create_connection((host, port), timeout=5.0).close()
             return
         except OSError as error:
+            if child is not None and child.poll() is not None:
+                raise errors.ClusterError(
+                    f"{child.describe()} before it accepted a connection at "
+                    f"{address}. It printed:\n{child.tail()}"
+                ) from error
             if time.monotonic() > deadline:
                 raise errors.ClusterError(
                     f"The server at {address} did not accept a connection within "

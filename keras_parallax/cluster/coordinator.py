@@ -21,8 +21,10 @@ from keras_parallax.cluster.failure import Failure, describe_exit, process_name
 
 BEAT_SECONDS = 1.0
 SILENCE_SECONDS = 20.0
-# How long a failure that looks like a consequence waits for its cause.
+# How long a failure that looks like a consequence waits for its cause, and how
+# long where a worker has left already and is likely to be it.
 CAUSE_SECONDS = 3.0
+_LEAVER_SECONDS = 1.0
 _JOIN_SECONDS = 10.0
 _TICK_SECONDS = 0.1
 _LINE_BYTES = 1 << 20
@@ -44,6 +46,7 @@ class MemberState:
         step: Last training step it has told of.
         phase: What it does in that step.
         last_seen: `time.monotonic()` of its last message.
+        left_at: `time.monotonic()` of its goodbye, if it has left.
     """
 
     role: str
@@ -55,6 +58,7 @@ class MemberState:
     step: int | None = None
     phase: str | None = None
     last_seen: float = 0.0
+    left_at: float = 0.0
 
 
 class Coordinator:
@@ -101,6 +105,7 @@ class Coordinator:
         self._failures: list[Failure] = []
         self._undecided: dict[tuple[str, int], tuple[float, Failure]] = {}
         self._announced: Failure | None = None
+        self._held: list[tuple[str, ...]] = []
         self._ended = threading.Event()
         self._at_stop = contextlib.ExitStack()
         self._loop = asyncio.new_event_loop()
@@ -278,10 +283,13 @@ class Coordinator:
         if kind == "beat":
             _send(self._writers[key], {"type": "beat"})
             return
+        if kind == "held":
+            self._held = [tuple(map(str, phrases)) for phrases in message["held"]]
+            return
         # The process may end as soon as it knows that this was read.
         _send(self._writers[key], {"type": "noted"})
         if kind == "bye" and member.state == "running":
-            member.state = "left"
+            member.state, member.left_at = "left", time.monotonic()
             self._event("left", member)
             self._end_when_all_left()
         elif kind == "fail" and member.state == "running":
@@ -295,7 +303,8 @@ class Coordinator:
                 traceback=str(message["traceback"]),
                 consequence=consequence,
             )
-            self._decide(key, failure, CAUSE_SECONDS if consequence else 0.0)
+            wait_seconds = _LEAVER_SECONDS if self._leaver() else CAUSE_SECONDS
+            self._decide(key, failure, wait_seconds if consequence else 0.0)
 
     def _closed(self, key: tuple[str, int]) -> None:
         member = self._members[key]
@@ -315,6 +324,7 @@ class Coordinator:
             self._undecided.pop(key, None)
             if member is not None and member.state != "failed":
                 member.state = "left"
+                member.left_at = member.left_at or time.monotonic()
                 self._end_when_all_left()
             return
         what, reason = describe_exit(returncode)
@@ -349,12 +359,46 @@ class Coordinator:
             self._undecided[key] = (time.monotonic() + wait_seconds, failure)
         else:
             self._undecided.pop(key, None)
+            failure = self._with_facts(failure)
             self._failures.append(failure)
             self._announced = failure
             self._event("failed" if failure.what == "failed" else "lost", failure)
+            left = self._leaver()
             for other, writer in self._writers.items():
-                if other != key:
+                # One that has left may be waiting for the others: it is told, too.
+                if other != key or (left and other == (left.role, left.index)):
                     _send(writer, {"type": "lost", **failure.to_json()})
+
+    def _leaver(self) -> MemberState | None:
+        """The worker that was the first to say goodbye, if any has."""
+        left = [m for m in self._members.values() if m.state == "left"]
+        left = [m for m in left if m.role == "worker"]
+        return min(left, key=lambda m: m.left_at, default=None)
+
+    def _judge(self, key: tuple[str, int], failure: Failure) -> None:
+        """Decides on a failure whose cause has not shown itself in time."""
+        leaver = self._leaver()
+        if failure.consequence and leaver is not None:
+            # It said goodbye in the midst of what the others were doing with it.
+            self._failures.append(failure)
+            self._undecided.pop(key, None)
+            key = leaver.role, leaver.index
+            reason = "it left while the others went on"
+            failure = Failure(*key, "ended early", reason, leaver.step)
+        self._decide(key, failure, 0.0)
+
+    def _with_facts(self, failure: Failure) -> Failure:
+        """What others know of a server that is lost: it says nothing any more."""
+        member = self._members.get((failure.role, failure.index or 0))
+        if failure.role != "server" or member is None:
+            return failure
+        steps = [m.step for m in self._members.values() if m.step is not None]
+        return dataclasses.replace(
+            failure,
+            step=max(steps, default=None),
+            address=str(member.info.get("address", "")),
+            held=next(iter(self._held[member.index : member.index + 1]), ()),
+        )
 
     async def _tick(self) -> None:
         before = time.monotonic()
@@ -369,7 +413,7 @@ class Coordinator:
             before = now
             for key, (due, failure) in list(self._undecided.items()):
                 if now >= due:
-                    self._decide(key, failure, 0.0)
+                    self._judge(key, failure)
             for key, member in self._members.items():
                 self._judge_silence(key, member, now)
 

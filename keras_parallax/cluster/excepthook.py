@@ -4,6 +4,7 @@ When a worker fails, the others fail too, out of breath in the middle of an
 all-reduce. Their tracebacks say nothing about the cause and would bury it.
 """
 
+import re
 import sys
 import traceback
 from types import TracebackType
@@ -20,6 +21,30 @@ _CONSEQUENCES = frozenset(
     {"HorovodInternalError", "UnavailableError", "AbortedError", "CancelledError"}
 )
 _HOROVOD_TEXT = "Horovod has been shut down"
+
+# Lines by which TensorFlow tells where in a graph an error arose.
+_PLACES = re.compile(
+    r"\s|$|Graph execution error|Detected at node|Stack trace for op"
+    r"|\d+ (root error|derived error|successful operations)|\(\d+\) "
+)
+_NODES = re.compile(r"\s*(\[\[\{\{node .*|\[Op:.*)$")
+_ASSERTION = re.compile(r"assertion failed: \[(.*?)\] ?(.*)$", re.DOTALL)
+
+
+def summarize(error: BaseException) -> str:
+    """An exception's type and what it says, in one line.
+
+    Without the places in a graph that TensorFlow's errors list, page by page.
+    """
+    kind = type(error).__name__
+    lines = [_NODES.sub("", line) for line in str(error).splitlines()]
+    if any("Graph execution error" in line for line in lines):
+        lines = [line for line in lines if not _PLACES.match(line)]
+    text = " ".join(" ".join(lines).split())
+    asserted = _ASSERTION.search(text)
+    if asserted is not None:
+        text = " ".join(part for part in asserted.groups() if part)
+    return f"{kind}: {text}" if text else kind
 
 
 def is_consequence(error: BaseException | None) -> bool:
@@ -54,9 +79,8 @@ def install_excepthook(member: "Member", wait_seconds: float = CAUSE_SECONDS) ->
         trace: TracebackType | None,
     ) -> None:
         text = "".join(traceback.format_exception(kind, error, trace))
-        summary = traceback.format_exception_only(kind, error)[-1].strip()
         if is_consequence(error):
-            member.fail(summary, text, consequence=True)
+            member.fail(summarize(error), text, consequence=True)
             cause = member.wait_lost(wait_seconds)
             if cause is not None:
                 member.announce(cause)
@@ -64,6 +88,6 @@ def install_excepthook(member: "Member", wait_seconds: float = CAUSE_SECONDS) ->
             previous(kind, error, trace)
         else:
             previous(kind, error, trace)
-            member.fail(summary, text, consequence=False)
+            member.fail(summarize(error), text, consequence=False)
 
     sys.excepthook = hook

@@ -22,6 +22,8 @@ class Failure:
         summary: The exception's type and message, where there was one.
         traceback: The exception's traceback, as text.
         consequence: Whether another process's failure has brought it about.
+        address: `"host:port"` of a server, else empty.
+        held: What a server held, one phrase a table.
     """
 
     role: str
@@ -32,6 +34,8 @@ class Failure:
     summary: str = ""
     traceback: str = ""
     consequence: bool = False
+    address: str = ""
+    held: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -46,6 +50,10 @@ class Failure:
             text += f" at step {self.step}"
         if self.summary:
             text += f": {self.summary}"
+        if self.address:
+            text += f"; its address was {self.address}"
+        if self.held:
+            text += f"; it held {', '.join(self.held)}"
         return text
 
     def to_json(self) -> dict[str, Any]:
@@ -58,7 +66,8 @@ class Failure:
     def from_json(cls, fields: dict[str, Any]) -> "Failure":
         """The failure that `to_json` has written."""
         known = {field.name for field in dataclasses.fields(cls)}
-        return cls(**{key: value for key, value in fields.items() if key in known})
+        found = {key: value for key, value in fields.items() if key in known}
+        return cls(**{**found, "held": tuple(found.get("held", ()))})
 
 
 def process_name(role: str, index: int | None) -> str:

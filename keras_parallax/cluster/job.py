@@ -6,6 +6,9 @@ every worker, in the same order. What happens within a step is in the graph.
 
 from __future__ import annotations
 
+import numpy as np
+import tensorflow as tf
+
 from keras_parallax.cluster.topology import Topology
 
 
@@ -43,6 +46,18 @@ class Job:
         import horovod.tensorflow as hvd
 
         return hvd.allgather_object(value, name=self._name("gather"))
+
+    def broadcast(self, array: np.ndarray, root: int) -> np.ndarray:
+        """Worker `root`'s array, of the same shape and type on every worker."""
+        if self.size == 1:
+            return array
+        import horovod.tensorflow as hvd
+
+        name = self._name("broadcast")
+        # As bytes: Horovod does not know every type that TensorFlow has.
+        flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        sent = hvd.broadcast(tf.constant(flat), root, name=name).numpy()
+        return sent.view(array.dtype).reshape(array.shape)
 
     def _name(self, what: str) -> str:
         # Horovod pairs operations by name: a fresh one a call keeps a worker

@@ -14,7 +14,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from keras_parallax.cluster.addresses import split_address
@@ -26,7 +26,7 @@ from keras_parallax.cluster.coordinator import (
 )
 from keras_parallax.cluster.excepthook import install_excepthook
 from keras_parallax.cluster.failure import EXIT_LOST, Failure, process_name
-from keras_parallax.errors import ClusterError, ProcessLostError
+from keras_parallax.errors import ClusterError, ProcessLostError, ServerLostError
 
 __all__ = [
     "EXIT_LOST",
@@ -153,6 +153,14 @@ class Member:
         """Notes where training is; sent along with the next heartbeat."""
         self._step, self._phase = step, phase
 
+    def tell_held(self, held: Sequence[Sequence[str]]) -> None:
+        """Tells what each server holds: who loses one wants to know.
+
+        Args:
+            held: For each server, one phrase a table.
+        """
+        self._send({"type": "held", "held": [list(phrases) for phrases in held]})
+
     def fail(
         self, summary: str, traceback_text: str = "", consequence: bool = False
     ) -> None:
@@ -172,6 +180,11 @@ class Member:
                 "consequence": consequence,
             }
         )
+
+    @property
+    def failed(self) -> bool:
+        """Whether this process has told the job that it cannot go on."""
+        return self._failed
 
     def leave(self, wait_for_end_seconds: float | None = None) -> bool:
         """Says goodbye; from then on this process's end is no failure.
@@ -203,10 +216,13 @@ class Member:
 
     def check(self) -> None:
         """Raises `ProcessLostError` when another process is lost."""
-        if self.lost is not None:
-            f = self.lost
-            detail = ": ".join(part for part in (f.reason, f.summary) if part)
-            raise ProcessLostError(f.role, f.index, f.step, detail or f.what)
+        if self.lost is None:
+            return
+        f = self.lost
+        detail = ": ".join(part for part in (f.reason, f.summary) if part) or f.what
+        if f.role == "server":
+            raise ServerLostError(f.index, f.step, detail, f.address, f.held)
+        raise ProcessLostError(f.role, f.index, f.step, detail)
 
     def announce(self, failure: Failure) -> None:
         """Prints, once in the life of the process, why it stops."""

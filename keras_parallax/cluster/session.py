@@ -8,7 +8,8 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-import sys
+import tempfile
+from collections.abc import Callable
 
 import tensorflow as tf
 
@@ -18,13 +19,16 @@ from keras_parallax.cluster.addresses import free_port, join_address
 from keras_parallax.cluster.connection import (
     Connection,
     connect,
+    in_use,
     refuse_living_objects,
     wait_for_server,
 )
 from keras_parallax.cluster.coordinator import Coordinator
 from keras_parallax.cluster.excepthook import install_excepthook
 from keras_parallax.cluster.job import Job
+from keras_parallax.cluster.launch import server_command
 from keras_parallax.cluster.lifeline import Member
+from keras_parallax.cluster.progress import Progress
 from keras_parallax.cluster.topology import LIFELINE_VARIABLE, Topology
 from keras_parallax.versions import horovod_or_explain
 
@@ -42,6 +46,8 @@ class Session:
     Attributes:
         job: This worker's place in it.
         member: Its connection to the job's coordinator; None when it is alone.
+        progress: What tells the job how far training has come; None when this
+            worker is alone.
         connection: Its servers, once it is connected to any.
     """
 
@@ -50,10 +56,12 @@ class Session:
     def __init__(self, topology: Topology):
         self.job = Job(topology)
         self.member: Member | None = None
+        self.progress: Progress | None = None
         self.connection: Connection | None = None
         self._coordinator: Coordinator | None = None
         self._lifeline = topology.lifeline
         self._servers: list[processes.Child] = []
+        self._at_leave: list[Callable[[], object]] = []
 
     @classmethod
     def join(cls, topology: Topology, wants_servers: bool) -> Session:
@@ -68,20 +76,32 @@ class Session:
             ClusterError: The others could not be reached.
         """
         if cls._current is None:
-            if wants_servers:
-                refuse_living_objects()
             session = cls(topology)
-            session._meet()
+            session._meet(wants_servers)
             cls._current = session
-            atexit.register(session._leave)
+        elif wants_servers and cls._current.connection is None:
+            refuse_living_objects()
         session = cls._current
         if wants_servers and session.connection is None:
             session._connect()
         return session
 
-    def _meet(self) -> None:
+    def at_leave(self, callback: Callable[[], object]) -> None:
+        """Calls `callback` when this worker has done its work, before it leaves.
+
+        It is not called in a process that has failed.
+        """
+        self._at_leave.append(callback)
+
+    def _meet(self, wants_servers: bool) -> None:
         topology = self.job.topology
         self._coordinator, self.member = rendezvous.bootstrap(topology)
+        # From here on the others learn of whatever this worker ends with.
+        atexit.register(self._leave)
+        if self.member is not None:
+            install_excepthook(self.member)
+        if wants_servers:
+            refuse_living_objects()
         if topology.size > 1:
             hvd = horovod_or_explain()
             hvd.init()
@@ -92,9 +112,10 @@ class Session:
                     "`keras-parallax run` or `horovodrun`."
                 )
             if self.member is None:
-                self._start_lifeline()
+                self.member = self._start_lifeline()
+                install_excepthook(self.member)
         if self.member is not None:
-            install_excepthook(self.member)
+            self.progress = Progress(self.member)
         if self.job.rank == 0:
             return
         # Keras draws its progress bar on worker 0 alone.
@@ -102,7 +123,7 @@ class Session:
 
         keras.config.disable_interactive_logging()
 
-    def _start_lifeline(self) -> None:
+    def _start_lifeline(self) -> Member:
         """The job's coordinator in worker 0, where no launcher of ours runs one."""
         topology = self.job.topology
         address = None
@@ -112,7 +133,7 @@ class Session:
             ).start()
             address = self._coordinator.address
         self._lifeline = str(self.job.share(address))
-        self.member = Member.join(self._lifeline, "worker", topology.rank)
+        return Member.join(self._lifeline, "worker", topology.rank)
 
     def _connect(self) -> None:
         topology = self.job.topology
@@ -130,19 +151,28 @@ class Session:
         everyone = [found for found in self.job.gather(address) if found]
         if address is not None:
             index = everyone.index(address)
-            command = [sys.executable, "-m", "keras_parallax.servers.serve"]
-            command += ["--addresses", ",".join(everyone), "--index", str(index)]
             env = dict(os.environ)
             if self._lifeline is not None:
                 env[LIFELINE_VARIABLE] = self._lifeline
-            child = processes.spawn(command, env=env, name=f"server {index}")
+            # TensorFlow prints a page when it starts: it is shown on a failure.
+            handle, log_path = tempfile.mkstemp(".log", f"keras-parallax-server-{index}-")
+            os.close(handle)
+            child = processes.spawn(
+                server_command(everyone, index), env, log_path, f"server {index}"
+            )
             self._servers.append(child)
-            wait_for_server(address)
+            wait_for_server(address, child=child)
         self.job.barrier()
         return tuple(everyone)
 
     def _leave(self) -> None:
         """Leaves the job; a worker that started a server stays until all are done."""
+        failed = self.member is not None and self.member.failed
+        if not failed:
+            self._say_goodbye()
+        if self.progress is not None:
+            self.progress.stop()
+        ended = False
         if self.member is not None:
             stays = bool(self._servers) or self._coordinator is not None
             ended = self.member.leave(LEAVE_SECONDS if stays else None)
@@ -150,8 +180,30 @@ class Session:
                 for server in self._servers:  # They have heard it, too.
                     server.wait(SERVER_STOP_SECONDS)
         processes.terminate(self._servers)
+        for server in self._servers:
+            # What a server printed is of use to someone only when the job failed.
+            if (ended or self.member is None) and server.log_path is not None:
+                server.log_path.unlink(missing_ok=True)
         if self._coordinator is not None:
             self._coordinator.stop()
+
+    def _say_goodbye(self) -> None:
+        """Ends what the others could go on waiting in for this worker.
+
+        A worker may leave in the middle of a step: `sys.exit` is no exception that
+        could be seen here, and its status is not known before the process has
+        ended, which a worker with servers does last of all. Where the others are
+        done as well, none of this makes a difference to them.
+        """
+        for callback in reversed(self._at_leave):
+            try:
+                callback()
+            except Exception as error:
+                logger.warning("While leaving the job: %s", error)
+        if self.job.size > 1:
+            hvd = horovod_or_explain()
+            if hvd.is_initialized():
+                hvd.shutdown()
 
 
 def use_gpu_of(local_rank: int) -> None:
@@ -160,7 +212,7 @@ def use_gpu_of(local_rank: int) -> None:
     Must come before TensorFlow is used.
     """
     gpus = tf.config.list_physical_devices("GPU")
-    if gpus:
+    if gpus and not in_use():
         mine = gpus[local_rank % len(gpus)]
         tf.config.set_visible_devices(mine, "GPU")
         tf.config.experimental.set_memory_growth(mine, True)

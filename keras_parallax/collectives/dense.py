@@ -1,18 +1,11 @@
-"""The dense road: what all workers hold alike is reduced by Horovod.
+"""The dense road: what all workers hold alike is reduced by Horovod."""
 
-Horovod pairs an operation of one worker with those of the others by name. Names
-are counted within each graph rather than taken from TensorFlow: a worker that
-runs an update which others do not has other tensor names than they, and
-operations whose names differ would wait for each other for ever.
-"""
-
-import collections
-import weakref
 from collections.abc import Sequence
 
 import tensorflow as tf
 
 from keras_parallax.cluster.job import Job
+from keras_parallax.collectives.operations import operation_name, unfolded
 
 # What Horovod's broadcast takes; other types go as objects, outside the graph.
 _BROADCAST = (tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
@@ -30,8 +23,6 @@ class DenseRoad:
     def __init__(self, job: Job):
         self._job = job
         self._size = job.size
-        self._in_graph: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
-        self._eager: collections.Counter = collections.Counter()
 
     def all_reduce(
         self, tensors: Sequence[tf.Tensor], what: str = "reduce"
@@ -43,7 +34,9 @@ class DenseRoad:
         import horovod.tensorflow as hvd
 
         return hvd.grouped_allreduce(
-            tensors, op=hvd.Sum, name=self._name(what), ignore_name_scope=True
+            [unfolded(tensor) for tensor in tensors],
+            op=hvd.Sum,
+            name=operation_name(what), ignore_name_scope=True
         )
 
     def all_gather(self, tensor: tf.Tensor) -> tf.Tensor:
@@ -53,7 +46,7 @@ class DenseRoad:
         import horovod.tensorflow as hvd
 
         gathered = hvd.allgather(
-            tensor, name=self._name("gather"), ignore_name_scope=True
+            unfolded(tensor), name=operation_name("gather"), ignore_name_scope=True
         )
         return tf.ensure_shape(gathered, (None, *tensor.shape[1:]))
 
@@ -66,15 +59,5 @@ class DenseRoad:
         import horovod.tensorflow as hvd
 
         return hvd.broadcast(
-            tensor, 0, name=self._name("broadcast"), ignore_name_scope=True
+            tensor, 0, name=operation_name("broadcast"), ignore_name_scope=True
         )
-
-    def _name(self, what: str) -> str:
-        if tf.executing_eagerly():
-            counter = self._eager
-        else:
-            graph = tf.compat.v1.get_default_graph()
-            counter = self._in_graph.setdefault(graph, collections.Counter())
-        counter[what] += 1
-        where = "eager" if tf.executing_eagerly() else "graph"
-        return f"keras_parallax_{where}_{what}_{counter[what]}"

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from collections.abc import Iterator
+from typing import Any
 
 #: Roads that a variable can take.
 SERVERS = "servers"
@@ -51,7 +52,7 @@ class Plan:
         """Adds the variable known as `key`."""
         self._entries[key] = entry
 
-    def change(self, key: str, **fields: object) -> None:
+    def change(self, key: str, **fields: Any) -> None:
         """Changes what the plan says of the variable known as `key`, if anything."""
         if key in self._entries:
             self._entries[key] = dataclasses.replace(self._entries[key], **fields)

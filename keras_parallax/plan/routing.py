@@ -87,7 +87,7 @@ class Routing:
             matching = [n for p, n in count.items() if fnmatch.fnmatchcase(path, p)]
             count = matching[0] if matching else "auto"
         least = -(-num_rows * row_bytes // PARTITION_LIMIT_BYTES)
-        if count == "auto":
+        if not isinstance(count, int):
             count = -(-max(least, homes) // homes) * homes
         elif count < least:
             raise errors.ConfigError(

@@ -1,24 +1,34 @@
 """Partitions on TensorFlow server processes, updated synchronously.
 
-A step's push, for each partition: every worker puts its ids and summed
-gradients into a queue on the server; one worker, the partition's *runner*, takes
-as many contributions as there are workers, sums them, runs the update, and puts
+A step's push, for each server: every worker puts its places and summed gradients
+into a queue on the server; one worker, the server's *runner*, takes as many
+contributions as there are workers, sums them by row, runs the updates, and puts
 a token for each worker into a second queue; every worker waits for its token.
 All of it is ops on the server's device, so the runner sends nothing that the
 others do not. Tokens are what keeps a fast worker's next pull from overtaking
 a slow worker's push.
 """
 
-from collections.abc import Callable
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
 
 import tensorflow as tf
 
 from keras_parallax.cluster.job import Job
 from keras_parallax.servers.home import (
     Home,
-    Update,
+    Pull,
+    Push,
     fill_partitions,
     partitioning_of,
+    sum_by_row,
+)
+from keras_parallax.servers.parcels import (
+    pack_places,
+    pack_values,
+    unpack_places,
+    unpack_values,
 )
 from keras_parallax.servers.storage import Storage, TableSpec
 
@@ -36,121 +46,200 @@ class DedicatedHome(Home):
     def __init__(self, job: Job, devices: tuple[str, ...]):
         self.devices = devices
         self._job = job
-        self._queues: dict[str, list[_Meeting]] = {}
 
     def allocate(
         self, spec: TableSpec, constant: float | None, initial_rows: Callable | None
     ) -> Storage:
-        """See `Home.allocate`; workers fill the partitions that they run."""
+        """See `Home.allocate`; the workers share the filling of partitions."""
         storage = self.open(spec)
-        mine = [
-            p for p in range(spec.num_partitions) if self._runner(p) == self._job.rank
-        ]
+        mine = [p for p in range(spec.num_partitions) if self._writes(p)]
         fill_partitions(storage, mine, constant, initial_rows)
         self._job.barrier()
-        if self._job.size > 1:
-            self._queues[spec.name] = [
-                _Meeting(self._job, self.device_of(p), f"{spec.name}/{p}", spec)
-                for p in range(spec.num_partitions)
-            ]
         return storage
 
-    def push(
-        self,
-        storage: Storage,
-        unique_ids: tf.Tensor,
-        summed_gradients: tf.Tensor,
-        update: Update,
-    ) -> tf.Operation:
-        """See `Home.push`."""
-        spec = storage.spec
-        places, positions = partitioning_of(spec).split(unique_ids)
+    def pull(self, requests: Sequence[Pull]) -> list[tf.Tensor]:
+        """See `Home.pull`: one message to each server, one back."""
+        splits = [partitioning_of(r.storage.spec).split(r.ids) for r in requests]
+        parts = [[tf.constant(0)] * r.storage.spec.num_partitions for r in requests]
+        for server in range(len(self.devices)):
+            here = self._here(server, [r.storage for r in requests])
+            if not here:
+                continue
+            places = [splits[r][0][p] for r, p in here]
+            joined, sizes = pack_places(places)
+            with tf.device(self.devices[server]):
+                found = [
+                    requests[r].storage.partitions[p].gather(place)
+                    for (r, p), place in zip(
+                        here,
+                        unpack_places(joined, sizes, [p.dtype for p in places]),
+                        strict=True,
+                    )
+                ]
+                answer = pack_values(found)
+            specs = [requests[r].storage.spec for r, _ in here]
+            rows = unpack_values(
+                [tf.identity(vector) for vector in answer],
+                sizes,
+                [spec.row_shape for spec in specs],
+                [spec.dtype for spec in specs],
+            )
+            for (r, p), part in zip(here, rows, strict=True):
+                parts[r][p] = part
+        return [
+            partitioning_of(request.storage.spec).merge(found, positions)
+            for request, found, (_, positions) in zip(
+                requests, parts, splits, strict=True
+            )
+        ]
+
+    def push(self, contributions: Sequence[Push]) -> tf.Operation:
+        """See `Home.push`: one message to each server, one token back."""
+        splits = [partitioning_of(c.storage.spec).split(c.ids) for c in contributions]
         done = []
-        for p in range(spec.num_partitions):
-            gradients = summed_gradients
-            if spec.num_partitions > 1:
-                gradients = tf.gather(summed_gradients, positions[p])
-            with tf.device(self.device_of(p)):
-                if self._job.size == 1:
-                    done.append(update(p, places[p], gradients))
-                    continue
-                meeting = self._queues[spec.name][p]
-                arrived = meeting.arrive(places[p], gradients)
-                if self._runner(p) == self._job.rank:
-                    with tf.control_dependencies([arrived]):
-                        updated = update(p, *meeting.collect())
-                    with tf.control_dependencies([updated]):
-                        arrived = meeting.release()
+        for server, device in enumerate(self.devices):
+            here = self._here(server, [c.storage for c in contributions])
+            if not here:
+                continue
+            places = [splits[c][0][p] for c, p in here]
+            gradients = [
+                contributions[c].gradients
+                if contributions[c].storage.spec.num_partitions == 1
+                else tf.gather(contributions[c].gradients, splits[c][1][p])
+                for c, p in here
+            ]
+            updates = [(contributions[c].update, p) for c, p in here]
+            if self._job.size == 1:
+                with tf.device(device):
+                    done.append(_run(updates, zip(places, gradients, strict=True)))
+                continue
+            specs = [contributions[c].storage.spec for c, _ in here]
+            meeting = _Meeting(self._job, device, server, specs)
+            arrived = meeting.arrive(places, gradients)
+            if server % self._job.size == self._job.rank:
                 with tf.control_dependencies([arrived]):
-                    done.append(meeting.leave())
+                    collected = meeting.collect()
+                with tf.device(device):
+                    updated = _run(updates, collected)
+                with tf.control_dependencies([updated]):
+                    arrived = meeting.release()
+            with tf.control_dependencies([arrived]):
+                done.append(meeting.leave())
         return tf.group(*done)
 
-    def _runner(self, partition: int) -> int:
-        """Worker that runs the update of `partition`; spread over the workers."""
-        return partition % self._job.size
+    def _here(self, server: int, storages: Sequence[Storage]) -> list[tuple[int, int]]:
+        """(table, partition) pairs whose rows are on `server`, in a fixed order."""
+        return [
+            (index, p)
+            for index, storage in enumerate(storages)
+            for p in range(server, storage.spec.num_partitions, len(self.devices))
+        ]
+
+    def _writes(self, partition: int) -> bool:
+        return partition % self._job.size == self._job.rank
+
+
+def _run(updates: Sequence[tuple], given: Iterable[tuple]) -> tf.Operation:
+    return tf.group(
+        *(
+            update(partition, places, gradients)
+            for (update, partition), (places, gradients) in zip(
+                updates, given, strict=True
+            )
+        )
+    )
 
 
 class _Meeting:
-    """Where the workers' contributions to one partition come together.
+    """Where the workers' contributions to one server come together.
 
     Args:
         job: This worker's place in the job.
         device: The server's.
-        name: Name of the partition; every worker opens the same queues by it.
-        spec: The table's.
+        server: Its index.
+        specs: Of the tables that are pushed together, one for each partition. The
+            first names the queues, which are the same for every worker.
     """
 
-    def __init__(self, job: Job, device: str, name: str, spec: TableSpec):
+    def __init__(self, job: Job, device: str, server: int, specs: Sequence[TableSpec]):
         self._size = job.size
-        self._spec = spec
+        self._device = device
+        self._specs = specs
+        self._single = len(specs) == 1
+        wide = any(spec.id_dtype == tf.int64 for spec in specs)
+        self._types = [
+            tf.int64 if wide else tf.int32,
+            *([] if self._single else [tf.int32]),
+            *dict.fromkeys(spec.dtype for spec in specs),
+        ]
+        name = f"keras_parallax/{specs[0].name}/{server}/{len(specs)}"
         with tf.init_scope(), tf.device(device):
             self._contributions = tf.raw_ops.FIFOQueueV2(
-                component_types=[spec.id_dtype, spec.dtype],
-                shared_name=f"keras_parallax/{name}/contributions",
+                component_types=self._types,
+                shared_name=f"{name}/contributions",
                 capacity=2 * job.size,
             )
             self._tokens = tf.raw_ops.FIFOQueueV2(
                 component_types=[tf.int32],
                 shapes=[[]],
-                shared_name=f"keras_parallax/{name}/tokens",
+                shared_name=f"{name}/tokens",
                 capacity=2 * job.size,
             )
 
-    def arrive(self, places: tf.Tensor, gradients: tf.Tensor) -> tf.Operation:
+    def arrive(
+        self, places: Sequence[tf.Tensor], gradients: Sequence[tf.Tensor]
+    ) -> tf.Operation:
         """Hands in this worker's contribution."""
-        return tf.raw_ops.QueueEnqueueV2(
-            handle=self._contributions, components=[places, gradients]
-        )
-
-    def collect(self) -> tuple[tf.Tensor, tf.Tensor]:
-        """All workers' contributions, summed by row."""
-        every_place, every_gradient = [], []
-        earlier: list[tf.Tensor] = []
-        for _ in range(self._size):
-            with tf.control_dependencies(earlier):
-                place, gradient = tf.raw_ops.QueueDequeueV2(
-                    handle=self._contributions,
-                    component_types=[self._spec.id_dtype, self._spec.dtype],
-                )
-            earlier = [place]
-            every_place.append(tf.reshape(place, [-1]))
-            every_gradient.append(
-                tf.reshape(gradient, (-1, *self._spec.row_shape))
+        joined, sizes = pack_places(places)
+        components = [joined, *([] if sizes is None else [sizes])]
+        components += pack_values(gradients)
+        with tf.device(self._device):
+            return tf.raw_ops.QueueEnqueueV2(
+                handle=self._contributions, components=components
             )
-        places, slots = tf.unique(tf.concat(every_place, 0))
-        gradients = tf.math.unsorted_segment_sum(
-            tf.concat(every_gradient, 0), slots, tf.size(places)
+
+    def collect(self) -> list[tuple[tf.Tensor, tf.Tensor]]:
+        """Places and gradients of each table, summed over the workers by row."""
+        everyone = []
+        earlier: list[tf.Tensor] = []
+        with tf.device(self._device):
+            for _ in range(self._size):
+                with tf.control_dependencies(earlier):
+                    taken = tf.raw_ops.QueueDequeueV2(
+                        handle=self._contributions, component_types=self._types
+                    )
+                earlier = [taken[0]]
+                everyone.append(self._unpack(taken))
+            return [
+                sum_by_row(
+                    tf.concat([place for place, _ in parts], 0),
+                    tf.concat([gradient for _, gradient in parts], 0),
+                )
+                for parts in zip(*everyone, strict=True)
+            ]
+
+    def _unpack(self, taken: Sequence[tf.Tensor]) -> list[tuple]:
+        joined = tf.ensure_shape(taken[0], (None,))
+        sizes = None if self._single else tf.ensure_shape(taken[1], len(self._specs))
+        places = unpack_places(joined, sizes, [s.id_dtype for s in self._specs])
+        gradients = unpack_values(
+            taken[1 if self._single else 2 :],
+            sizes,
+            [s.row_shape for s in self._specs],
+            [s.dtype for s in self._specs],
         )
-        return places, gradients
+        return list(zip(places, gradients, strict=True))
 
     def release(self) -> tf.Operation:
         """Lets every worker go on."""
-        return tf.raw_ops.QueueEnqueueManyV2(
-            handle=self._tokens, components=[tf.zeros([self._size], tf.int32)]
-        )
+        with tf.device(self._device):
+            return tf.raw_ops.QueueEnqueueManyV2(
+                handle=self._tokens, components=[tf.zeros([self._size], tf.int32)]
+            )
 
     def leave(self) -> tf.Tensor:
         """Waits until the rows are updated."""
-        return tf.raw_ops.QueueDequeueV2(
-            handle=self._tokens, component_types=[tf.int32]
-        )[0]
+        with tf.device(self._device):
+            return tf.raw_ops.QueueDequeueV2(
+                handle=self._tokens, component_types=[tf.int32]
+            )[0]

@@ -1,33 +1,71 @@
 """The seam: what a home of partitions does, and nothing else of it shows.
 
 Everything above (tables, the optimizer's update, checkpoints) is written against
-these four calls, whether the rows live in this process or on servers.
+these calls, wherever the rows live. `pull` and `push` take what a step wants of
+all tables at once, so that it can travel together: a recommender has a hundred
+tables, and a message each would cost more than what is in it.
 """
 
+from __future__ import annotations
+
 import abc
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
 
-from keras_parallax.servers.storage import Partition, Storage, TableSpec
 from keras_parallax.servers.partitioning import Partitioning
+from keras_parallax.servers.storage import Partition, Storage, TableSpec
 
 # Updates one partition: `(partition index, places, summed gradients) -> op`.
 Update = Callable[[int, tf.Tensor, tf.Tensor], tf.Operation]
+
+
+@dataclasses.dataclass(frozen=True)
+class Pull:
+    """Rows that a step wants.
+
+    Attributes:
+        storage: The table's rows.
+        ids: Row ids, each once, `(n,)`.
+    """
+
+    storage: Storage
+    ids: tf.Tensor
+
+
+@dataclasses.dataclass(frozen=True)
+class Push:
+    """What a step does to a table.
+
+    Attributes:
+        storage: The table's rows.
+        ids: Row ids that this worker touched, each once, `(n,)`.
+        gradients: Their gradients, summed by row, `(n, *row_shape)`.
+        update: Runs once for each partition, where its rows live, with the sum
+            of all workers' gradients.
+    """
+
+    storage: Storage
+    ids: tf.Tensor
+    gradients: tf.Tensor
+    update: Update
 
 
 class Home(abc.ABC):
     """Where the partitions of tables live.
 
     Attributes:
-        name: "in_process" or "dedicated".
+        name: "in_process", "dedicated" or "peers".
         devices: Devices that hold partitions; partition `p` of every table
             lives on `devices[p mod len(devices)]`.
+        sends_messages: Whether it saves anything to ask for more at once.
     """
 
     name: str
     devices: tuple[str, ...]
+    sends_messages = True
 
     @abc.abstractmethod
     def allocate(
@@ -42,34 +80,17 @@ class Home(abc.ABC):
         """
 
     @abc.abstractmethod
-    def push(
-        self,
-        storage: Storage,
-        unique_ids: tf.Tensor,
-        summed_gradients: tf.Tensor,
-        update: Update,
-    ) -> tf.Operation:
-        """Updates each row once with the sum of all workers' gradients.
+    def pull(self, requests: Sequence[Pull]) -> list[tf.Tensor]:
+        """Rows of tables, in the graph: `(n, *row_shape)` for each request."""
 
-        Args:
-            storage: The table's rows.
-            unique_ids: Row ids that this worker touched, each once, `(n,)`.
-            summed_gradients: Their gradients, `(n, *row_shape)`.
-            update: Runs once for each partition, where its rows live.
+    @abc.abstractmethod
+    def push(self, contributions: Sequence[Push]) -> tf.Operation:
+        """Updates each row once, with the sum of all workers' gradients.
 
         Returns:
-            An operation that ends when the rows are updated, for every worker.
+            An operation that ends when the rows are updated: a pull after it, by
+            any worker, gets the new ones.
         """
-
-    def pull(self, storage: Storage, unique_ids: tf.Tensor) -> tf.Tensor:
-        """Rows of a table, in the graph: `(n,) -> (n, *row_shape)`."""
-        partitioning = partitioning_of(storage.spec)
-        places, positions = partitioning.split(unique_ids)
-        parts = [
-            partition.gather(found)
-            for partition, found in zip(storage.partitions, places, strict=True)
-        ]
-        return partitioning.merge(parts, positions)
 
     def read_rows(self, storage: Storage, start: int, stop: int) -> np.ndarray:
         """Rows `start` to `stop`, outside the graph, fetched in pieces."""
@@ -80,23 +101,45 @@ class Home(abc.ABC):
             places = partitioning.places(index, start, stop)
             for first, last in partition.pieces(places.start, places.stop):
                 found = partitioning.rows(index, first, last)
-                wanted = tf.range(first, last, dtype=tf.int64)
                 rows[found.start - start : found.stop - start : found.step] = (
-                    partition.gather(wanted).numpy()
+                    self._read_piece(index, partition, first, last)
                 )
         return rows
 
     def assign_rows(self, storage: Storage, start: int, rows: np.ndarray) -> None:
-        """Overwrites rows from `start` on, outside the graph, in pieces."""
+        """Overwrites rows from `start` on, outside the graph, in pieces.
+
+        Every worker calls it, with the same rows.
+        """
         partitioning = partitioning_of(storage.spec)
         stop = start + len(rows)
         for index, partition in enumerate(storage.partitions):
+            if not self._writes(index):
+                continue
             places = partitioning.places(index, start, stop)
             for first, last in partition.pieces(places.start, places.stop):
                 found = partitioning.rows(index, first, last)
                 piece = rows[found.start - start : found.stop - start : found.step]
                 partition.scatter(tf.range(first, last, dtype=tf.int64), piece)
             partition.wait()
+
+    def _read_piece(
+        self, index: int, partition: Partition, first: int, last: int
+    ) -> np.ndarray:
+        """Places `first` to `last` of partition `index`."""
+        del index
+        return partition.gather(tf.range(first, last, dtype=tf.int64)).numpy()
+
+    def _writes(self, partition: int) -> bool:
+        """Whether it is this worker that writes to `partition` outside the graph."""
+        del partition
+        return True
+
+    def destroy(self, storage: Storage) -> None:
+        """Frees a table's rows; every worker calls it."""
+        for index, partition in enumerate(storage.partitions):
+            if self._writes(index):
+                partition.destroy()
 
     def device_of(self, partition: int) -> str:
         """Device that holds partition `partition` of every table."""
@@ -141,3 +184,12 @@ def fill_partitions(
         storage.partitions[index].wait()
     if initial_rows is not None:
         storage.fill(mine, partitioning_of(storage.spec).rows, initial_rows)
+
+
+def sum_by_row(
+    places: tf.Tensor, gradients: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Places, each once, with the sums of their gradients."""
+    unique, slots = tf.unique(places)
+    summed = tf.math.unsorted_segment_sum(gradients, slots, tf.size(unique))
+    return unique, summed

@@ -1,12 +1,13 @@
 """Partitions in this process: the home of a single worker."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
 from keras_parallax.servers.home import (
     Home,
-    Update,
+    Pull,
+    Push,
     fill_partitions,
     partitioning_of,
 )
@@ -21,6 +22,7 @@ class InProcessHome(Home):
     """
 
     name = "in_process"
+    sends_messages = False
 
     def __init__(self, device: str):
         self.devices = (device,)
@@ -34,25 +36,29 @@ class InProcessHome(Home):
         fill_partitions(storage, everything, constant, initial_rows)
         return storage
 
-    def push(
-        self,
-        storage: Storage,
-        unique_ids: tf.Tensor,
-        summed_gradients: tf.Tensor,
-        update: Update,
-    ) -> tf.Operation:
-        """See `Home.push`; there is nobody to wait for."""
-        places, positions = partitioning_of(storage.spec).split(unique_ids)
-        single = storage.spec.num_partitions == 1
-        return tf.group(
-            *(
-                update(
-                    p,
-                    places[p],
-                    summed_gradients
-                    if single
-                    else tf.gather(summed_gradients, positions[p]),
+    def pull(self, requests: Sequence[Pull]) -> list[tf.Tensor]:
+        """See `Home.pull`."""
+        answers = []
+        for request in requests:
+            partitioning = partitioning_of(request.storage.spec)
+            places, positions = partitioning.split(request.ids)
+            parts = [
+                partition.gather(found)
+                for partition, found in zip(
+                    request.storage.partitions, places, strict=True
                 )
-                for p in range(storage.spec.num_partitions)
-            )
-        )
+            ]
+            answers.append(partitioning.merge(parts, positions))
+        return answers
+
+    def push(self, contributions: Sequence[Push]) -> tf.Operation:
+        """See `Home.push`; there is nobody to wait for."""
+        updated = []
+        for push in contributions:
+            places, positions = partitioning_of(push.storage.spec).split(push.ids)
+            for p, found in enumerate(places):
+                gradients = push.gradients
+                if len(places) > 1:
+                    gradients = tf.gather(gradients, positions[p])
+                updated.append(push.update(p, found, gradients))
+        return tf.group(*updated)

@@ -184,8 +184,3 @@ class Storage:
                     )
                 )
             partition.wait()
-
-    def destroy(self) -> None:
-        """Frees all partitions."""
-        for partition in self.partitions:
-            partition.destroy()

@@ -20,22 +20,30 @@ class Creation:
         path: Path in the model, such as `"lm/embedding/embeddings"`; the plain
             name where no Keras variable stands behind it.
         name: Name given to the variable.
-        shape: Its shape; None when only computing the value would tell.
-        dtype: Its type, None likewise.
+        shape: Its shape.
+        dtype: Its type.
         initial_value: Tensor, array or callable.
         trainable: Whether it is trainable.
     """
 
     path: str
     name: str
-    shape: tuple[int, ...] | None
-    dtype: tf.DType | None
+    shape: tuple[int, ...]
+    dtype: tf.DType
     initial_value: Any
     trainable: bool
 
     @classmethod
-    def of(cls, kwargs: dict) -> "Creation":
-        """Reads the arguments that a variable creator receives."""
+    def of(cls, kwargs: dict) -> "Creation | None":
+        """Reads the arguments that a variable creator receives.
+
+        Args:
+            kwargs: The arguments.
+
+        Returns:
+            The variable, or None when only computing its value would tell its shape
+            and type.
+        """
         value = kwargs.get("initial_value")
         name = kwargs.get("name") or "variable"
         dtype = kwargs.get("dtype")
@@ -44,14 +52,16 @@ class Creation:
             found = cell.cell_contents
             if isinstance(found, keras.Variable):
                 path, shape = found.path, tuple(found.shape)
-        if shape is None and hasattr(value, "shape"):
+        if shape is None and value is not None and hasattr(value, "shape"):
             shape = tuple(value.shape)
             dtype = dtype or value.dtype
+        if shape is None or dtype is None:
+            return None
         return cls(
             path=path,
             name=name,
             shape=shape,
-            dtype=tf.as_dtype(dtype) if dtype is not None else None,
+            dtype=tf.as_dtype(dtype),
             initial_value=value,
             trainable=bool(kwargs.get("trainable", True)),
         )

@@ -90,13 +90,17 @@ def _embedding_lookup(given: dict) -> Any:
     return _autocast(params, lookup(table, given["ids"]))
 
 
-def _shape(given: dict) -> tf.Tensor:
+def _shape(given: dict) -> Any:
+    table = table_of(given["input"])
     kind = given.get("out_type") or tf.int32
-    return tf.constant(table_of(given["input"]).shape.as_list(), kind)
+    if table is None:
+        return NotImplemented
+    return tf.constant(table.shape.as_list(), kind)
 
 
-def _rank(given: dict) -> tf.Tensor:
-    return tf.constant(table_of(given["input"]).shape.rank)
+def _rank(given: dict) -> Any:
+    table = table_of(given["input"])
+    return NotImplemented if table is None else tf.constant(table.shape.rank)
 
 
 def _cast(given: dict) -> Any:

@@ -16,6 +16,7 @@ from keras_parallax.servers.storage import TableSpec
 from keras_parallax.tables.creation import Creation
 from keras_parallax.tables.initial import initial_value
 from keras_parallax.tables.table import Table
+from keras_parallax.tables.traffic import StepTraffic
 
 logger = logging.getLogger("keras_parallax")
 
@@ -26,6 +27,7 @@ class TableFactory:
     Args:
         job: This worker's place in the job.
         home: Where partitions live.
+        traffic: Collects what a step wants of tables.
         routing: Decides which variables become tables.
         plan: Where the decisions are written down.
         strategy: The strategy.
@@ -37,6 +39,7 @@ class TableFactory:
         self,
         job: Job,
         home: Home,
+        traffic: StepTraffic,
         routing: Routing,
         plan: Plan,
         strategy: tf.distribute.Strategy,
@@ -45,6 +48,7 @@ class TableFactory:
         self.tables: list[Table] = []
         self._job = job
         self._home = home
+        self._traffic = traffic
         self._routing = routing
         self._plan = plan
         self._strategy = strategy
@@ -63,9 +67,11 @@ class TableFactory:
             owner: The table whose slot the variable is to be, if any.
         """
         made = Creation.of(kwargs)
-        if owner is not None and owner.replica is None and made.shape == owner.shape:
-            return self._make(made, next_creator, kwargs, owner, "slot of a table")
-        if owner is not None or made.shape is None or made.dtype is None:
+        if made is None:
+            return next_creator(**kwargs)
+        if owner is not None:
+            if owner.replica is None and made.shape == tuple(owner.shape):
+                return self._make(made, next_creator, kwargs, owner, "slot of a table")
             return next_creator(**kwargs)
         road, reason = self._routing.road(made.path, made.name, made.shape)
         if road == SERVERS:
@@ -120,7 +126,7 @@ class TableFactory:
         for table in self.tables:
             for member in (table, *table.slots):
                 if member.replica is None:
-                    member.storage.destroy()
+                    self._home.destroy(member.storage)
         self.tables.clear()
 
     def _make(
@@ -162,10 +168,10 @@ class TableFactory:
             name=made.name,
             storage=self._home.allocate(spec, begin.constant, begin.rows),
             home=self._home,
+            traffic=self._traffic,
             plain_variable=plain_variable,
             strategy=self._strategy,
             owner=owner,
-            is_writer=self._job.rank == 0,
             barrier=self._job.barrier,
         )
         if begin.array is not None:

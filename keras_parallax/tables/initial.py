@@ -10,6 +10,7 @@ Generators, OOPSLA 2014), which is cheap wherever the rows live.
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -44,7 +45,7 @@ class InitialValue:
 
 
 def initial_value(
-    value: object, shape: Sequence[int], dtype: tf.DType, share: Callable, path: str
+    value: Any, shape: Sequence[int], dtype: tf.DType, share: Callable, path: str
 ) -> InitialValue:
     """Reads what Keras hands to `tf.Variable` as initial value.
 
@@ -83,7 +84,7 @@ def initial_value(
     return InitialValue(array=lambda: share(np.asarray(value())))
 
 
-def _initializer_inside(value: Callable) -> object:
+def _initializer_inside(value: Callable) -> Any:
     """The Keras initializer that the callable closes over, else the callable."""
     for cell in getattr(value, "__closure__", None) or ():
         if isinstance(cell.cell_contents, keras.initializers.Initializer):
@@ -91,14 +92,12 @@ def _initializer_inside(value: Callable) -> object:
     return value
 
 
-def _is(initializer: object, kind: type) -> bool:
+def _is(initializer: Any, kind: type) -> bool:
     """Whether `initializer` draws as `kind` does: a subclass may draw otherwise."""
-    return (
-        isinstance(initializer, kind) and type(initializer).__call__ is kind.__call__
-    )
+    return isinstance(initializer, kind) and type(initializer).__call__ is kind.__call__
 
 
-def _constant_of(initializer: object) -> float | None:
+def _constant_of(initializer: Any) -> float | None:
     kinds = keras.initializers
     if _is(initializer, kinds.Zeros):
         return 0.0
@@ -109,12 +108,12 @@ def _constant_of(initializer: object) -> float | None:
     return None
 
 
-def _seed_of(initializer: object) -> int:
+def _seed_of(initializer: Any) -> int:
     seed = initializer.seed
     return seed if isinstance(seed, int) else int(np.asarray(seed.next())[0])
 
 
-def _distribution_of(initializer: object, shape: Sequence[int]) -> Callable | None:
+def _distribution_of(initializer: Any, shape: Sequence[int]) -> Callable | None:
     """`(uniform in (0, 1)) -> element`, or None where we know none."""
     kinds = keras.initializers
     if _is(initializer, kinds.RandomUniform):
@@ -131,12 +130,15 @@ def _distribution_of(initializer: object, shape: Sequence[int]) -> Callable | No
     return None
 
 
-def _variance_scaling(initializer: object, shape: Sequence[int]) -> Callable:
+def _variance_scaling(initializer: Any, shape: Sequence[int]) -> Callable:
     """The distribution that `VarianceScaling` has for the *whole* table."""
     fan_in, fan_out = shape[-2:] if len(shape) > 1 else (shape[0], shape[0])
     receptive = math.prod(shape[:-2])
-    fans = {"fan_in": fan_in * receptive, "fan_out": fan_out * receptive}
-    fans["fan_avg"] = (fans["fan_in"] + fans["fan_out"]) / 2
+    fans = {
+        "fan_in": fan_in * receptive,
+        "fan_out": fan_out * receptive,
+        "fan_avg": (fan_in + fan_out) * receptive / 2,
+    }
     variance = initializer.scale / max(1.0, fans[initializer.mode])
     if initializer.distribution == "uniform":
         limit = math.sqrt(3.0 * variance)

@@ -8,6 +8,7 @@ same unique ids, so each row's gradient crosses once, too.
 import tensorflow as tf
 
 from keras_parallax import errors
+from keras_parallax.servers.home import Pull
 from keras_parallax.tables.table import Table
 
 
@@ -50,13 +51,13 @@ def _lookup_unique(table: Table, ids: tf.Tensor) -> tf.Tensor:
         checked = tf.cast(_checked(table, flat), table.storage.spec.id_dtype)
         unique, inverse = tf.unique(checked)
         table.looking_up(unique)
-        with tf.control_dependencies(table.pushed()):
-            rows = table.home.pull(table.storage, unique)
+        rows = table.traffic.pull(Pull(table.storage, unique))
         shape = tf.concat([tf.shape(ids), tf.constant(row_shape, tf.int32)], 0)
         found = tf.reshape(tf.gather(rows, inverse), shape)
 
         def gradient(upstream):
             table.gradients_seen.add("sparse")
+            table.traffic.send_pulls()  # The forward pass is over.
             by_id = tf.reshape(tf.convert_to_tensor(upstream), (-1, *row_shape))
             summed = tf.math.unsorted_segment_sum(by_id, inverse, tf.size(unique))
             whole = tf.constant(table.shape.as_list(), unique.dtype)

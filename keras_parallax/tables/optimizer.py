@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from keras_parallax import errors
 from keras_parallax.plan.plan import Plan
+from keras_parallax.servers.home import Push
 from keras_parallax.tables.laziness import Behaviour, examine
 from keras_parallax.tables.table import Table
 from keras_parallax.tables.update import GRADIENT, RowUpdate, Step
@@ -54,7 +55,7 @@ class TableOptimizer:
 
     def update(
         self, table: Table, function: Callable, args: tuple, kwargs: dict
-    ) -> tf.Operation | None:
+    ) -> None:
         """One call of `extended.update` for a table.
 
         Raises:
@@ -71,8 +72,11 @@ class TableOptimizer:
             )
         steps = self._take_pending(table)
         if not args:
-            self._pending[table._unique_id] = (_here(), [*steps, Step(function, (), kwargs)])
-            return None
+            self._pending[table._unique_id] = (
+                _here(),
+                [*steps, Step(function, (), kwargs)],
+            )
+            return
         if not _has_slices(args):
             raise errors.TableError(
                 f"The gradient of {table.path} is dense in this step, but it was "
@@ -84,9 +88,7 @@ class TableOptimizer:
         steps = [*steps, Step(function, (GRADIENT, *args[1:]), kwargs)]
         update = RowUpdate(table, steps, exact=self._is_exact(table, steps))
         ids, gradients = _unique(table, args[0])
-        pushed = table.home.push(table.storage, ids, gradients, update)
-        table.push_ends_with(pushed)
-        return pushed
+        table.traffic.push(Push(table.storage, ids, gradients, update))
 
     def _is_exact(self, table: Table, steps: list[Step]) -> bool:
         if self._sparse_update != "auto":

@@ -21,8 +21,9 @@ import tensorflow as tf
 from tensorflow.python.eager import record
 
 from keras_parallax import errors
-from keras_parallax.servers.home import Home
+from keras_parallax.servers.home import Home, Pull
 from keras_parallax.servers.storage import Storage
+from keras_parallax.tables.traffic import StepTraffic
 
 
 class Table(tf.__internal__.tracking.Trackable):
@@ -33,10 +34,10 @@ class Table(tf.__internal__.tracking.Trackable):
         name: Its name.
         storage: Where the rows live.
         home: Who keeps them.
+        traffic: Collects what a step wants of tables.
         plain_variable: `(value, trainable) -> tf.Variable`, on this worker.
         strategy: The strategy that made the table.
         owner: The table whose slot this is, if it is one.
-        is_writer: Whether this worker is the one that writes whole values.
         barrier: Returns when all workers have called it.
     """
 
@@ -47,16 +48,17 @@ class Table(tf.__internal__.tracking.Trackable):
         name: str,
         storage: Storage,
         home: Home,
+        traffic: StepTraffic,
         plain_variable: Callable[[np.ndarray, bool], tf.Variable],
         strategy: tf.distribute.Strategy,
         owner: Table | None,
-        is_writer: bool,
         barrier: Callable[[], None],
     ):
         spec = storage.spec
         self.path = path
         self.storage = storage
         self.home = home
+        self.traffic = traffic
         # Lookups take this scalar as an argument, so that the gradient tape, which
         # knows variables by their handles, delivers the gradient for it.
         self.anchor = plain_variable(np.zeros((), spec.dtype.as_numpy_dtype), True)
@@ -68,9 +70,7 @@ class Table(tf.__internal__.tracking.Trackable):
         self._shape = tf.TensorShape((spec.num_rows, *spec.row_shape))
         self._view: tf.Tensor | None = None
         self._plain_variable = plain_variable
-        self._is_writer = is_writer
         self._barrier = barrier
-        self._last_push: tuple[tf.Graph, tf.Operation] | None = None
         self._looked_up: list[tf.Tensor] = []
         # Read by Keras's optimizers and by tf.distribute.
         self._unique_id = f"{spec.name}"
@@ -182,8 +182,7 @@ class Table(tf.__internal__.tracking.Trackable):
         elif self.replica is not None:
             self.replica.assign(value)
         elif tf.executing_eagerly():
-            if self._is_writer:
-                self.home.assign_rows(self.storage, 0, np.asarray(value))
+            self.home.assign_rows(self.storage, 0, np.asarray(value))
             self._barrier()
         else:
             self._assign_in_graph(tf.convert_to_tensor(value, self.dtype))
@@ -217,8 +216,7 @@ class Table(tf.__internal__.tracking.Trackable):
         @tf.custom_gradient
         def read(anchor):
             ids = tf.range(self.num_rows, dtype=self.storage.spec.id_dtype)
-            with tf.control_dependencies(self.pushed()):
-                rows = self.home.pull(self.storage, ids)
+            rows = self.traffic.pull(Pull(self.storage, ids))
 
             def gradient(upstream):
                 self.gradients_seen.add("dense")
@@ -236,29 +234,14 @@ class Table(tf.__internal__.tracking.Trackable):
         value = self.read_value()
         return value if dtype is None else tf.cast(value, dtype)
 
-    # The order of pushes and pulls within one graph.
-
-    def pushed(self) -> list[tf.Operation]:
-        """The last push in the current graph, for pulls to come after it."""
-        if self._last_push is None:
-            return []
-        graph, operation = self._last_push
-        if tf.executing_eagerly() or graph is not tf.compat.v1.get_default_graph():
-            return []
-        return [operation]
-
-    def push_ends_with(self, operation: tf.Operation | None) -> None:
-        """Notes the operation that ends a push."""
-        if not tf.executing_eagerly() and operation is not None:
-            self._last_push = (tf.compat.v1.get_default_graph(), operation)
-
     def looking_up(self, unique_ids: tf.Tensor) -> None:
         """Notes a tensor of ids each of which stands in it once."""
         if tf.executing_eagerly():
             return
         graph = unique_ids.graph
         self._looked_up = [
-            *(ids for ids in self._looked_up if ids.graph is graph), unique_ids
+            *(ids for ids in self._looked_up if ids.graph is graph),
+            unique_ids,
         ]
 
     def looked_up(self, ids: tf.Tensor) -> bool:
@@ -272,7 +255,7 @@ class Table(tf.__internal__.tracking.Trackable):
             # Nobody frees the rows before everybody has read them.
             self._barrier()
             self.replica = self._plain_variable(value, self.trainable)
-        self.storage.destroy()
+        self.home.destroy(self.storage)
 
 
 class WholeTableError(TypeError):
@@ -289,9 +272,8 @@ def _on_a_tape() -> bool:
 
 def _add_operators() -> None:
     """Arithmetic on a table is arithmetic on its value, as for a variable."""
-    for name in (
-        "add sub mul truediv floordiv mod pow matmul neg abs lt le gt ge".split()
-    ):
+    reflected = "add sub mul truediv floordiv mod pow matmul".split()
+    for name in [*reflected, "neg", "abs", "lt", "le", "gt", "ge"]:
         function = getattr(operator, name)
 
         def forward(self, *others, _function=function):
@@ -301,7 +283,7 @@ def _add_operators() -> None:
             return _function(other, self.read_value())
 
         setattr(Table, f"__{name}__", forward)
-        if name in "add sub mul truediv floordiv mod pow matmul".split():
+        if name in reflected:
             setattr(Table, f"__r{name}__", backward)
 
 

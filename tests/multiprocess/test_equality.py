@@ -17,6 +17,8 @@ JOBS = [
     pytest.param(2, 2, "dedicated", id="2-workers-2-servers"),
     pytest.param(3, 1, "dedicated", id="3-workers-1-server"),
     pytest.param(3, 2, "dedicated", id="3-workers-2-servers"),
+    pytest.param(2, 0, "peers", id="2-peers"),
+    pytest.param(3, 0, "peers", id="3-peers"),
 ]
 PARTITIONS = (1, 3, 7)
 
