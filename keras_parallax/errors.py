@@ -24,10 +24,11 @@ class TableError(ParallaxError, ValueError):
 
     Args:
         message: What happened, what was expected and how to mend it.
-        table: Name of the table.
+        table: Name of the table. Empty in what a layer's call raises: Keras makes
+            the exception again there, from a longer message alone.
     """
 
-    def __init__(self, message: str, table: str):
+    def __init__(self, message: str, table: str = ""):
         named = message if table in message else f"Table {table!r}: {message}"
         super().__init__(named)
         self.table = table

@@ -18,6 +18,7 @@ from keras_parallax.cluster.session import Session, use_gpu_of
 from keras_parallax.cluster.topology import Topology, resolve
 from keras_parallax.collectives.dense import DenseRoad
 from keras_parallax.collectives.exchange import Group
+from keras_parallax.collectives.meter import Meter
 from keras_parallax.extended import ParallaxExtended
 from keras_parallax.plan.plan import Plan
 from keras_parallax.plan.routing import Routing
@@ -211,7 +212,7 @@ class ParallaxStrategy(tf.distribute.Strategy):
         """Warns, at the end, of workers that had nothing to do with each other."""
         if self.num_workers > 1 and not len(self._plan):
             logger.warning(
-                "No variable was ever created in the scope of this ParallaxStrategy: "
+                "No trainable variable was created in the scope of this strategy: "
                 "whatever this program trained, each of its %d workers trained on "
                 "its own, with all of the data. Build and compile the model in "
                 "`with strategy.scope():`.",
@@ -258,7 +259,8 @@ def _home(kind: str, session: Session) -> tuple[Home, str]:
     gpu = tf.config.list_physical_devices("GPU")
     device = connection.device if connection else f"/{'GPU' if gpu else 'CPU'}:0"
     if kind == "peers":
-        everyone = Group("all", session.job.size, session.job.rank)
+        meter = Meter(device)
+        everyone = Group("all", session.job.size, session.job.rank, meter)
         return PeersHome(session.job, device, everyone), device
     return InProcessHome(device), device
 

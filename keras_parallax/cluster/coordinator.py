@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import errno
 import json
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -20,7 +21,6 @@ from keras_parallax.cluster.addresses import join_address, port_error, reach
 from keras_parallax.cluster.failure import Failure, describe_exit, process_name
 
 BEAT_SECONDS = 1.0
-SILENCE_SECONDS = 20.0
 # How long a failure that looks like a consequence waits for its cause, and how
 # long where a worker has left already and is likely to be it.
 CAUSE_SECONDS = 3.0
@@ -28,6 +28,18 @@ _LEAVER_SECONDS = 1.0
 _JOIN_SECONDS = 10.0
 _TICK_SECONDS = 0.1
 _LINE_BYTES = 1 << 20
+
+
+def silence_seconds() -> float:
+    """How long a process may be silent before it is taken to be lost.
+
+    `KERAS_PARALLAX_SILENCE_SECONDS` overrides the 20 seconds.
+    """
+    try:
+        return float(os.environ.get("KERAS_PARALLAX_SILENCE_SECONDS", "20"))
+    except ValueError:
+        return 20.0
+
 
 _CLOSED = "its connection closed"
 
@@ -72,7 +84,8 @@ class Coordinator:
             ended; None for those that have joined.
         name: What members call it when they lose it, such as `"worker 0"`.
         welcome: Sent to each member that joins.
-        silence_seconds: Without a heartbeat for so long, a member is lost.
+        silence_limit: Without a heartbeat for so many seconds, a member is
+            lost; `silence_seconds()` by default.
         explain_seconds: How long the end of a connection waits for
             `report_exit` to say what the process has ended with; 0 where
             nobody watches the processes themselves.
@@ -88,7 +101,7 @@ class Coordinator:
         *,
         name: str = "launcher",
         welcome: dict[str, Any] | None = None,
-        silence_seconds: float = SILENCE_SECONDS,
+        silence_limit: float | None = None,
         explain_seconds: float = 0.0,
         on_event: Callable[[dict[str, Any]], object] | None = None,
     ):
@@ -97,7 +110,7 @@ class Coordinator:
         self.expected_workers = expected_workers
         self.name = name
         self.welcome = dict(welcome or {})
-        self._silence_seconds = silence_seconds
+        self._silence_seconds = silence_limit or silence_seconds()
         self._explain_seconds = explain_seconds
         self._on_event = on_event or (lambda event: None)
         self._members: dict[tuple[str, int], MemberState] = {}

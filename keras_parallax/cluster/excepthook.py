@@ -28,6 +28,7 @@ _PLACES = re.compile(
     r"|\d+ (root error|derived error|successful operations)|\(\d+\) "
 )
 _NODES = re.compile(r"\s*(\[\[\{\{node .*|\[Op:.*)$")
+_COLOURS = re.compile(r"\x1b\[\d*m")
 _ASSERTION = re.compile(r"assertion failed: \[(.*?)\] ?(.*)$", re.DOTALL)
 
 
@@ -37,7 +38,8 @@ def summarize(error: BaseException) -> str:
     Without the places in a graph that TensorFlow's errors list, page by page.
     """
     kind = type(error).__name__
-    lines = [_NODES.sub("", line) for line in str(error).splitlines()]
+    lines = _COLOURS.sub("", str(error)).splitlines()
+    lines = [_NODES.sub("", line) for line in lines]
     if any("Graph execution error" in line for line in lines):
         lines = [line for line in lines if not _PLACES.match(line)]
     text = " ".join(" ".join(lines).split())

@@ -34,7 +34,6 @@ _MARGIN_SECONDS = 1.0
 _TERMINATE_SECONDS = 3.0
 # How long workers may take to stop after Ctrl-C or SIGTERM.
 _INTERRUPT_SECONDS = 30.0
-_SERVER_END_SECONDS = 10.0
 _POLL_SECONDS = 0.05
 
 
@@ -104,7 +103,7 @@ class _Launcher:
         self._urgent = False
         self._resources = contextlib.ExitStack()
         self._out = Screen(sys.stdout.buffer)
-        self._err = Screen(sys.stderr.buffer)
+        self._err = Screen(sys.stderr.buffer, beside=self._out)
         self._coordinator = Coordinator(
             expected_workers=job.workers,
             explain_seconds=1.0,
@@ -216,9 +215,11 @@ class _Launcher:
         child = spawn(command, env, name=name, pipe=pipe)
         self._children[role, index] = child
         if child.stdout is not None and child.stderr is not None:
-            prefix = "" if alone else f"[{name}] "
+            prefix = None if alone else f"[{name}] "
+            # What worker 0 prints is the program's own output, fit for a pipe.
+            chief = role == "worker" and index == 0 and not alone
             self._relays[role, index] = [
-                Relay(child.stdout, screens[0], prefix, log),
+                Relay(child.stdout, screens[0], "" if chief else prefix, log),
                 Relay(child.stderr, screens[1], prefix, log),
             ]
 
@@ -247,8 +248,6 @@ class _Launcher:
         if self._urgent or self._coordinator.first_failure() is not None:
             return
         self._coordinator.end()
-        for index in range(self._job.servers):
-            self._children["server", index].wait(_SERVER_END_SECONDS)
 
     def _poll(self) -> bool:
         """Reports the processes that have ended; whether one of them failed."""

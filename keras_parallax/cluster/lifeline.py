@@ -20,9 +20,9 @@ from typing import Any
 from keras_parallax.cluster.addresses import split_address
 from keras_parallax.cluster.coordinator import (
     BEAT_SECONDS,
-    SILENCE_SECONDS,
     Coordinator,
     MemberState,
+    silence_seconds,
 )
 from keras_parallax.cluster.excepthook import install_excepthook
 from keras_parallax.cluster.failure import EXIT_LOST, Failure, process_name
@@ -71,7 +71,7 @@ class Member:
         role: str,
         index: int,
         on_lost: Callable[[Failure], object] | None,
-        silence_seconds: float,
+        silence_limit: float,
     ):
         self.role = role
         self.index = index
@@ -82,7 +82,7 @@ class Member:
         self._received = b""
         self._early: list[dict[str, Any]] = []
         self._on_lost = on_lost or self._end_process
-        self._silence_seconds = silence_seconds
+        self._silence_seconds = silence_limit
         self._step: int | None = None
         self._phase: str | None = None
         self._over = threading.Event()
@@ -106,7 +106,7 @@ class Member:
         timeout_seconds: float = 60.0,
         info: dict[str, Any] | None = None,
         on_lost: Callable[[Failure], object] | None = None,
-        silence_seconds: float = SILENCE_SECONDS,
+        silence_limit: float | None = None,
     ) -> "Member":
         """Joins the job, trying again until its coordinator is there.
 
@@ -120,8 +120,8 @@ class Member:
                 another process or the coordinator is lost. By default one line
                 is printed, and the process is ended with status `EXIT_LOST`
                 unless it ends by itself within `grace_seconds()`.
-            silence_seconds: Without a word from the coordinator for so long, it
-                is lost.
+            silence_limit: Without a word from the coordinator for so many
+                seconds, it is lost; `silence_seconds()` by default.
 
         Raises:
             ClusterError: Nobody answered in time, or the coordinator refused.
@@ -133,7 +133,8 @@ class Member:
             left_seconds = max(0.1, deadline - time.monotonic())
             try:
                 connection = socket.create_connection((host, port), left_seconds)
-                member = cls(connection, role, index, on_lost, silence_seconds)
+                limit = silence_limit or silence_seconds()
+                member = cls(connection, role, index, on_lost, limit)
                 if member._introduce(left_seconds, info or {}):
                     return member
                 problem = ClusterError("it closed the connection")

@@ -14,18 +14,28 @@ _TAIL_LINES = 40
 _REDRAW_SECONDS = 10.0
 
 
+class _State:
+    """What is on a terminal's last line, and whose turn it is to write."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.drawn = False
+
+
 class Screen:
     """One output stream of this process, shared by the relays of its children.
 
     Args:
         stream: Binary stream to write to, such as `sys.stdout.buffer`.
+        beside: The screen of another stream. Where both are a terminal it is the
+            same one, and a line of either wipes out what the other has drawn.
     """
 
-    def __init__(self, stream: IO[bytes]):
+    def __init__(self, stream: IO[bytes], beside: "Screen | None" = None):
         self._stream = stream
         self._terminal = stream.isatty()
-        self._lock = threading.Lock()
-        self._drawn = False
+        shared = beside is not None and self._terminal and beside._terminal
+        self._state = beside._state if shared and beside else _State()
         self._redrawn_at: dict[bytes, float] = {}
 
     def line(self, prefix: bytes, text: bytes) -> None:
@@ -48,11 +58,11 @@ class Screen:
         self._write(data, drawn=False)
 
     def _clear(self) -> bytes:
-        return b"\r\x1b[K" if self._drawn else b""
+        return b"\r\x1b[K" if self._state.drawn else b""
 
     def _write(self, data: bytes, drawn: bool) -> None:
-        with self._lock:
-            self._drawn = drawn
+        with self._state.lock:
+            self._state.drawn = drawn
             # The reader of our output may be gone; the job goes on.
             with contextlib.suppress(OSError, ValueError):
                 self._stream.write(data)
@@ -65,7 +75,7 @@ class Relay:
     Args:
         source: Read end of the child's pipe.
         screen: Where to show it; None shows it only when `show_tail` is called.
-        prefix: Put before each line; without one, bytes pass as they are.
+        prefix: Put before each line; None to pass the bytes as they are.
         log: A file that receives the bytes as they are.
     """
 
@@ -73,12 +83,13 @@ class Relay:
         self,
         source: IO[bytes],
         screen: Screen | None,
-        prefix: str = "",
+        prefix: str | None = None,
         log: IO[bytes] | None = None,
     ):
         self._source = source
         self._screen = screen
-        self._prefix = prefix.encode()
+        self._raw = prefix is None
+        self._prefix = (prefix or "").encode()
         self._log = log
         self._tail: deque[bytes] = deque(maxlen=_TAIL_LINES)
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -100,7 +111,7 @@ class Relay:
             while chunk := os.read(source.fileno(), _CHUNK_BYTES):
                 if self._log is not None:
                     self._log.write(chunk)
-                if self._screen is not None and not self._prefix:
+                if self._screen is not None and self._raw:
                     self._screen.raw(chunk)
                 *lines, partial = (partial + chunk).split(b"\n")
                 for line in lines:
@@ -113,13 +124,13 @@ class Relay:
     def _show(self, line: bytes) -> None:
         text = _last_drawn(line)
         self._tail.append(text)
-        if self._screen is not None and self._prefix:
+        if self._screen is not None and not self._raw:
             self._screen.line(self._prefix, text)
 
     def _draw(self, partial: bytes) -> bytes:
         """Shows the state of a line that is being redrawn, and forgets the rest."""
         text = _last_drawn(partial)
-        if text and self._screen is not None and self._prefix:
+        if text and self._screen is not None and not self._raw:
             self._screen.redraw(self._prefix, text)
         return b"\r" + text if text else b"\r"
 

@@ -37,8 +37,6 @@ logger = logging.getLogger("keras_parallax")
 #: How long a worker that is done waits for the others before it stops servers.
 LEAVE_SECONDS = 7 * 24 * 3600.0
 
-SERVER_STOP_SECONDS = 5.0
-
 
 class Session:
     """The job, as joined by this process.
@@ -155,7 +153,9 @@ class Session:
             if self._lifeline is not None:
                 env[LIFELINE_VARIABLE] = self._lifeline
             # TensorFlow prints a page when it starts: it is shown on a failure.
-            handle, log_path = tempfile.mkstemp(".log", f"keras-parallax-server-{index}-")
+            handle, log_path = tempfile.mkstemp(
+                ".log", f"keras-parallax-server-{index}-"
+            )
             os.close(handle)
             child = processes.spawn(
                 server_command(everyone, index), env, log_path, f"server {index}"
@@ -176,10 +176,8 @@ class Session:
         if self.member is not None:
             stays = bool(self._servers) or self._coordinator is not None
             ended = self.member.leave(LEAVE_SECONDS if stays else None)
-            if ended:
-                for server in self._servers:  # They have heard it, too.
-                    server.wait(SERVER_STOP_SECONDS)
-        processes.terminate(self._servers)
+        # The servers have heard the end, too, and are ended with this process in any
+        # case; not before it: TensorFlow still clears away what it keeps on them.
         for server in self._servers:
             # What a server printed is of use to someone only when the job failed.
             if (ended or self.member is None) and server.log_path is not None:

@@ -10,10 +10,11 @@ import dataclasses
 
 import tensorflow as tf
 
+from keras_parallax.collectives.meter import Meter
 from keras_parallax.collectives.operations import operation_name, unfolded
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Group:
     """Workers that exchange among themselves.
 
@@ -21,12 +22,14 @@ class Group:
         name: Sets the group's operations apart from those of other groups.
         size: Number of workers.
         index: This worker's index among them.
+        meter: Counts what this worker sends to the others.
         process_set: Horovod's process set of them, None for all workers.
     """
 
     name: str
     size: int
     index: int
+    meter: Meter
     process_set: object | None = None
 
     def all_to_all(
@@ -51,10 +54,22 @@ class Group:
             ignore_name_scope=True,
             process_set=self.process_set or hvd.global_process_set,
         )
-        return tf.ensure_shape(received, (None, *values.shape[1:])), received_counts
+        received = tf.ensure_shape(received, (None, *values.shape[1:]))
+        # TensorFlow drops an exchange of whose result this worker makes no use, and
+        # the others would wait for it: the count is a use.
+        self.meter.count(
+            self._to_others(values, counts), self._to_others(received, received_counts)
+        )
+        return received, received_counts
+
+    def _to_others(self, values: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
+        """Bytes of `values` that are not this worker's own."""
+        row = tf.size(values) // tf.maximum(tf.shape(values)[0], 1)
+        others = tf.shape(values)[0] - counts[self.index]
+        return tf.cast(others * row, tf.int64) * values.dtype.size
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Route:
     """How the keys of this worker were sent, and those of others received.
 

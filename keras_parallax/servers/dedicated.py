@@ -46,6 +46,7 @@ class DedicatedHome(Home):
     def __init__(self, job: Job, devices: tuple[str, ...]):
         self.devices = devices
         self._job = job
+        self._meetings: dict[str, _Meeting] = {}
 
     def allocate(
         self, spec: TableSpec, constant: float | None, initial_rows: Callable | None
@@ -115,6 +116,7 @@ class DedicatedHome(Home):
                 continue
             specs = [contributions[c].storage.spec for c, _ in here]
             meeting = _Meeting(self._job, device, server, specs)
+            self._meetings[meeting.name] = meeting
             arrived = meeting.arrive(places, gradients)
             if server % self._job.size == self._job.rank:
                 with tf.control_dependencies([arrived]):
@@ -126,6 +128,12 @@ class DedicatedHome(Home):
             with tf.control_dependencies([arrived]):
                 done.append(meeting.leave())
         return tf.group(*done)
+
+    def close(self) -> None:
+        """See `Home.close`; a worker that still waits for this one is told."""
+        for meeting in self._meetings.values():
+            meeting.close()
+        self._meetings.clear()
 
     def _here(self, server: int, storages: Sequence[Storage]) -> list[tuple[int, int]]:
         """(table, partition) pairs whose rows are on `server`, in a fixed order."""
@@ -172,7 +180,7 @@ class _Meeting:
             *([] if self._single else [tf.int32]),
             *dict.fromkeys(spec.dtype for spec in specs),
         ]
-        name = f"keras_parallax/{specs[0].name}/{server}/{len(specs)}"
+        self.name = name = f"keras_parallax/{specs[0].name}/{server}/{len(specs)}"
         with tf.init_scope(), tf.device(device):
             self._contributions = tf.raw_ops.FIFOQueueV2(
                 component_types=self._types,
@@ -243,3 +251,12 @@ class _Meeting:
             return tf.raw_ops.QueueDequeueV2(
                 handle=self._tokens, component_types=[tf.int32]
             )[0]
+
+    def close(self) -> None:
+        """Ends the meetings: whoever waits in one, or comes to one, gets an error."""
+        with tf.device(self._device):
+            for queue in (self._contributions, self._tokens):
+                # Closes a queue that is closed already, too.
+                tf.raw_ops.QueueCloseV2(handle=queue, cancel_pending_enqueues=True)
+                # Fetched, so that it has happened: the process may end right after.
+                tf.raw_ops.QueueIsClosedV2(handle=queue).numpy()

@@ -22,7 +22,7 @@ from keras_parallax.servers.storage import Partition, Storage, TableSpec
 Update = Callable[[int, tf.Tensor, tf.Tensor], tf.Operation]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Pull:
     """Rows that a step wants.
 
@@ -35,7 +35,7 @@ class Pull:
     ids: tf.Tensor
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Push:
     """What a step does to a table.
 

@@ -142,7 +142,7 @@ class PeersHome(Home):
         return self._job.broadcast(rows, root=index % self._job.size)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class _Batch:
     """What a wave carries of the tables that have one width and type of row.
 
@@ -183,7 +183,7 @@ class _Batch:
         return tf.split(rows, tf.stack(self.sizes), num=len(self.sizes))
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class _Wave:
     """Ids of several tables on their way to the rows' owners, in one exchange.
 

@@ -31,7 +31,8 @@ from keras_parallax.errors import ClusterError, ConfigError, ParallaxError
 ALLOW_PUBLIC_VARIABLE = "KERAS_PARALLAX_ALLOW_PUBLIC"
 DEVICES_VARIABLE = "KERAS_PARALLAX_SERVER_CUDA_VISIBLE_DEVICES"
 JOIN_SECONDS = 300.0
-# The workers say what has happened before this server's end adds to it.
+# When the job is lost, the workers say what has happened before this server's end
+# adds to it; when it is over, they still clear away what they keep on servers.
 _LINGER_SECONDS = 1.0
 
 
@@ -179,6 +180,7 @@ class _Over:
     def follow(self, member: Member) -> None:
         """Ends when the job does."""
         if member.wait_end():
+            threading.Event().wait(_LINGER_SECONDS)
             self._set(0, "")
         elif member.lost is not None:
             self.lost(member.lost)

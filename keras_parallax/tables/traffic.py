@@ -17,7 +17,7 @@ import tensorflow as tf
 from keras_parallax.servers.home import Home, Pull, Push
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class _Waiting:
     pull: Pull
     placeholder: tf.Tensor
