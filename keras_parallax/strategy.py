@@ -25,7 +25,9 @@ from keras_parallax.plan.routing import Routing
 from keras_parallax.servers.dedicated import DedicatedHome
 from keras_parallax.servers.home import Home
 from keras_parallax.servers.in_process import InProcessHome
+from keras_parallax.servers.local_aggregation import LocalAggregation
 from keras_parallax.servers.peers import PeersHome
+from keras_parallax.servers.storage import TableSpec
 from keras_parallax.tables import dispatch
 from keras_parallax.tables.factory import TableFactory
 from keras_parallax.tables.optimizer import TableOptimizer
@@ -81,6 +83,9 @@ class ParallaxStrategy(tf.distribute.Strategy):
         sparse_update: "lazy" updates the rows that a batch touches; "exact" does
             to every row what the optimizer does with a dense gradient; "auto" is
             lazy where both are the same, which is tried out, and exact elsewhere.
+        local_aggregation: Where several machines have several workers each, let
+            a row cross a machine's boundary once for all its workers, and sum
+            gradients on the machine before they leave it.
 
     Raises:
         ConfigError: An argument or the environment cannot be right.
@@ -98,6 +103,7 @@ class ParallaxStrategy(tf.distribute.Strategy):
         servers: str = "auto",
         partitions: str | int | Mapping[str, int] = "auto",
         sparse_update: str = "auto",
+        local_aggregation: bool = True,
     ):
         routing = Routing(architecture, routes, partitions)
         topology = resolve(cluster_resolver=cluster_resolver)
@@ -110,7 +116,7 @@ class ParallaxStrategy(tf.distribute.Strategy):
         self._session = session
         self._topology = topology
         self._plan = Plan()
-        home, device = _home(kind, session)
+        home, device = _home(kind, session, local_aggregation)
         self._home = home
         traffic = StepTraffic(home)
         factory = TableFactory(
@@ -251,18 +257,44 @@ def _kind_of_home(servers: str, topology: Topology) -> str:
     return servers
 
 
-def _home(kind: str, session: Session) -> tuple[Home, str]:
-    connection = session.connection
-    if kind == "dedicated":
-        return DedicatedHome(session.job, connection.server_devices), connection.device
+def _home(kind: str, session: Session, local_aggregation: bool) -> tuple[Home, str]:
+    job, connection = session.job, session.connection
     # A process that is connected has to name its own job, too.
     gpu = tf.config.list_physical_devices("GPU")
     device = connection.device if connection else f"/{'GPU' if gpu else 'CPU'}:0"
-    if kind == "peers":
-        meter = Meter(device)
-        everyone = Group("all", session.job.size, session.job.rank, meter)
-        return PeersHome(session.job, device, everyone), device
-    return InProcessHome(device), device
+    if kind == "in_process":
+        return InProcessHome(device), device
+    machines = session.machines if local_aggregation else None
+    two_stages = machines is not None and machines.have_two_stages
+    if kind == "dedicated":
+        dedicated = DedicatedHome(job, connection.server_devices)
+        if not two_stages:
+            return dedicated, device
+        local = _group("machine", session, machines.neighbours(job.rank), device)
+
+        def lane(ids: tf.Tensor, spec: TableSpec) -> tf.Tensor:
+            return tf.cast(tf.math.floormod(ids, local.size), tf.int32)
+
+        return LocalAggregation(dedicated, local, lane), device
+    if not two_stages:
+        everyone = _group("all", session, list(range(job.size)), device)
+        return PeersHome(job, device, everyone, range(job.size)), device
+    local = _group("machine", session, machines.neighbours(job.rank), device)
+    across = _group("lane", session, machines.counterparts(job.rank), device)
+    indices = [machines.counterparts(r).index(r) for r in range(job.size)]
+    peers = PeersHome(job, device, across, indices)
+    lanes = [place[1] for place in machines.places]
+
+    def in_charge(ids: tf.Tensor, spec: TableSpec) -> tf.Tensor:
+        return tf.gather(tf.constant(lanes), peers.owner(ids, spec))
+
+    return LocalAggregation(peers, local, in_charge), device
+
+
+def _group(name: str, session: Session, ranks: list[int], device: str) -> Group:
+    index = ranks.index(session.job.rank)
+    process_set = session.process_set(ranks)
+    return Group(name, len(ranks), index, Meter(device), process_set)
 
 
 def _serve(topology: Topology) -> None:

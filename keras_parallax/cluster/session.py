@@ -9,7 +9,7 @@ import atexit
 import logging
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
@@ -28,6 +28,7 @@ from keras_parallax.cluster.excepthook import install_excepthook
 from keras_parallax.cluster.job import Job
 from keras_parallax.cluster.launch import server_command
 from keras_parallax.cluster.lifeline import Member
+from keras_parallax.cluster.machines import Machines
 from keras_parallax.cluster.progress import Progress
 from keras_parallax.cluster.topology import LIFELINE_VARIABLE, Topology
 from keras_parallax.versions import horovod_or_explain
@@ -43,6 +44,7 @@ class Session:
 
     Attributes:
         job: This worker's place in it.
+        machines: Which workers share a machine; None where that is uneven.
         member: Its connection to the job's coordinator; None when it is alone.
         progress: What tells the job how far training has come; None when this
             worker is alone.
@@ -53,11 +55,13 @@ class Session:
 
     def __init__(self, topology: Topology):
         self.job = Job(topology)
+        self.machines = Machines.of(topology)
         self.member: Member | None = None
         self.progress: Progress | None = None
         self.connection: Connection | None = None
         self._coordinator: Coordinator | None = None
         self._lifeline = topology.lifeline
+        self._process_sets: dict[tuple[int, ...], object] = {}
         self._servers: list[processes.Child] = []
         self._at_leave: list[Callable[[], object]] = []
 
@@ -102,7 +106,7 @@ class Session:
             refuse_living_objects()
         if topology.size > 1:
             hvd = horovod_or_explain()
-            hvd.init()
+            hvd.init(process_sets=self._make_process_sets(hvd))
             if hvd.size() != topology.size:
                 raise errors.ClusterError(
                     f"Horovod joined {hvd.size()} workers, but the environment "
@@ -120,6 +124,31 @@ class Session:
         import keras
 
         keras.config.disable_interactive_logging()
+
+    def _make_process_sets(self, hvd) -> list:
+        """Horovod's sets of the workers of each machine, and of one index on each.
+
+        Every worker names all of them, in the same order.
+        """
+        machines = self.machines
+        if machines is not None and machines.have_two_stages:
+            for rank in range(self.job.size):
+                for ranks in (machines.neighbours(rank), machines.counterparts(rank)):
+                    key = tuple(sorted(ranks))
+                    if key not in self._process_sets:
+                        self._process_sets[key] = hvd.ProcessSet(list(key))
+        return list(self._process_sets.values())
+
+    def process_set(self, ranks: Sequence[int]) -> object | None:
+        """Horovod's process set of some workers; None for all of them.
+
+        Raises:
+            KeyError: They are neither all, nor those of a machine, nor those of one
+                index on each.
+        """
+        if len(ranks) == self.job.size:
+            return None
+        return self._process_sets[tuple(sorted(ranks))]
 
     def _start_lifeline(self) -> Member:
         """The job's coordinator in worker 0, where no launcher of ours runs one."""

@@ -1,0 +1,103 @@
+"""The workers of one machine act as one towards other machines.
+
+Each row has one worker on every machine that is in charge of it. The workers of a
+machine tell the one in charge which rows they want; it pulls each of them once, and
+hands them out. Gradients go the same way back: they are summed on the machine
+before they leave it. So a machine's boundary is crossed by what the union of its
+workers needs, once. (Kim et al., EuroSys 2019, section 4.3, has one server a machine
+do so; here the work is spread over the machine's workers.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from keras_parallax.collectives.exchange import Group
+from keras_parallax.servers.home import Home, Pull, Push
+from keras_parallax.servers.storage import Storage, TableSpec
+from keras_parallax.servers.waves import Owners, Wave, wave_for
+
+
+class LocalAggregation(Home):
+    """Puts the exchange within a machine before a home.
+
+    Args:
+        home: The home behind it.
+        group: The workers of this machine.
+        in_charge: Index on its machine of the worker in charge of a row. It has to
+            be the same on every machine.
+    """
+
+    def __init__(self, home: Home, group: Group, in_charge: Owners):
+        self.name = home.name
+        self.devices = home.devices
+        self._home = home
+        self._group = group
+        self._in_charge = in_charge
+        self._last: tuple[Wave, list[tuple]] | None = None
+
+    def allocate(
+        self, spec: TableSpec, constant: float | None, initial_rows: Callable | None
+    ) -> Storage:
+        """See `Home.allocate`."""
+        return self._home.allocate(spec, constant, initial_rows)
+
+    def pull(self, requests: Sequence[Pull]) -> list[tf.Tensor]:
+        """See `Home.pull`."""
+        wave = Wave.send(self._group, requests, self._in_charge)
+        unions = _unions(wave)
+        self._last = wave, unions
+        rows = iter(
+            self._home.pull([Pull(storage, ids) for storage, ids, _ in unions])
+        )
+        answers: list[tf.Tensor] = [tf.constant(0)] * len(requests)
+        wanted = iter(unions)
+        for batch in wave.batches:
+            mine = [tf.gather(next(rows), next(wanted)[2]) for _ in batch.storages]
+            for index, found in zip(batch.indices, batch.reply(mine), strict=True):
+                answers[index] = found
+        return answers
+
+    def push(self, contributions: Sequence[Push]) -> tf.Operation:
+        """See `Home.push`."""
+        last = None if self._last is None else self._last[0]
+        wave = wave_for(last, self._group, contributions, self._in_charge)
+        unions = iter(self._last[1] if wave is last else _unions(wave))
+        summed = []
+        for batch in wave.batches:
+            mine = wave.matching(batch, contributions)
+            received = batch.deliver([push.gradients for push in mine])
+            for push, gradients in zip(mine, received, strict=True):
+                storage, ids, slots = next(unions)
+                total = tf.math.unsorted_segment_sum(gradients, slots, tf.size(ids))
+                summed.append(Push(storage, ids, total, push.update))
+        return self._home.push(summed)
+
+    def read_rows(self, storage: Storage, start: int, stop: int) -> np.ndarray:
+        """See `Home.read_rows`."""
+        return self._home.read_rows(storage, start, stop)
+
+    def assign_rows(self, storage: Storage, start: int, rows: np.ndarray) -> None:
+        """See `Home.assign_rows`."""
+        self._home.assign_rows(storage, start, rows)
+
+    def destroy(self, storage: Storage) -> None:
+        """See `Home.destroy`."""
+        self._home.destroy(storage)
+
+    def close(self) -> None:
+        """See `Home.close`."""
+        self._home.close()
+
+
+def _unions(wave: Wave) -> list[tuple[Storage, tf.Tensor, tf.Tensor]]:
+    """Rows that the machine wants of each table: ids, each once, and which of them
+    each id received is."""
+    return [
+        (storage, *tf.unique(ids))
+        for batch in wave.batches
+        for storage, ids in zip(batch.storages, batch.ids, strict=True)
+    ]

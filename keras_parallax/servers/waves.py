@@ -1,0 +1,161 @@
+"""Ids of several tables on their way to other workers, in one exchange.
+
+The tables' rows are numbered through, so that one number tells table and row.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Sequence
+
+import tensorflow as tf
+
+from keras_parallax.collectives.exchange import Group, Route
+from keras_parallax.servers.home import Pull, Push
+from keras_parallax.servers.storage import Storage, TableSpec
+
+# `(row ids, spec) -> index in the group of each row's owner`, in the graph.
+Owners = Callable[[tf.Tensor, TableSpec], tf.Tensor]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Batch:
+    """What a wave carries of the tables that have one width and type of row.
+
+    Attributes:
+        indices: Positions of the tables in the wave.
+        storages: The tables' rows.
+        sizes: Rows asked of each.
+        route: The way of the ids.
+        ids: Ids received of each table.
+        positions: Where they stood among all ids received for the batch.
+    """
+
+    indices: list[int]
+    storages: list[Storage]
+    sizes: list[tf.Tensor]
+    route: Route
+    ids: list[tf.Tensor]
+    positions: list[tf.Tensor]
+
+    def reply(self, rows: list[tf.Tensor]) -> list[tf.Tensor]:
+        """Sends rows back to who asked.
+
+        Args:
+            rows: For the ids received, by table.
+
+        Returns:
+            For the ids that this worker has sent, by table.
+        """
+        joined = rows[0] if len(rows) == 1 else tf.dynamic_stitch(self.positions, rows)
+        found = self.route.reply(joined)
+        if len(self.sizes) == 1:
+            return [found]
+        return tf.split(found, tf.stack(self.sizes), num=len(self.sizes))
+
+    def deliver(self, values: list[tf.Tensor]) -> list[tf.Tensor]:
+        """Sends values after the ids.
+
+        Args:
+            values: For the ids that this worker has sent, by table.
+
+        Returns:
+            For the ids received, by table.
+        """
+        joined = values[0] if len(values) == 1 else tf.concat(values, 0)
+        received = self.route.deliver(joined)
+        if len(self.storages) == 1:
+            return [received]
+        return [tf.gather(received, position) for position in self.positions]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Wave:
+    """One exchange of ids.
+
+    Attributes:
+        asked: What was asked for.
+        batches: It, by width and type of row.
+    """
+
+    asked: list[Pull]
+    batches: list[Batch]
+
+    @classmethod
+    def send(cls, group: Group, requests: Sequence[Pull], owners: Owners) -> Wave:
+        """Sends all ids to their owners."""
+        kinds: dict[tuple, list[int]] = {}
+        for index, request in enumerate(requests):
+            spec = request.storage.spec
+            kinds.setdefault((spec.row_shape, spec.dtype), []).append(index)
+        order = [requests[i] for i in itertools.chain(*kinds.values())]
+        bases = [0, *itertools.accumulate(r.storage.spec.num_rows for r in order)]
+        number = tf.int32 if bases[-1] < 2**31 else tf.int64
+        keys = [
+            tf.cast(request.ids, number) + tf.constant(base, number)
+            for request, base in zip(order, bases[:-1], strict=True)
+        ]
+        to = [owners(request.ids, request.storage.spec) for request in order]
+        route, received = Route.of(group, tf.concat(keys, 0), tf.concat(to, 0))
+        batches, done = [], 0
+        for indices in kinds.values():
+            last = done + len(indices)
+            sizes = [tf.size(key) for key in keys[done:last]]
+            way, mine = route, received
+            if len(kinds) > 1:
+                start = tf.add_n([tf.constant(0), *map(tf.size, keys[:done])])
+                chosen = (received >= bases[done]) & (received < bases[last])
+                way = route.only((start, start + tf.add_n(sizes)), chosen)
+                mine = tf.boolean_mask(received, chosen)
+            ids, positions = _by_table(mine, bases[done : last + 1])
+            storages = [requests[i].storage for i in indices]
+            ids = [
+                tf.cast(found, storage.spec.id_dtype)
+                for found, storage in zip(ids, storages, strict=True)
+            ]
+            batches.append(Batch(indices, storages, sizes, way, ids, positions))
+            done = last
+        return cls(list(requests), batches)
+
+    def carried(self, contributions: Sequence[Push]) -> bool:
+        """Whether exactly these ids of these tables were sent."""
+        return len(self.asked) == len(contributions) and all(
+            any(c.storage is p.storage and c.ids is p.ids for p in self.asked)
+            for c in contributions
+        )
+
+    def matching(
+        self, batch: Batch, contributions: Sequence[Push]
+    ) -> list[Push]:
+        """The contributions to the tables of a batch, in its order."""
+        return [
+            next(c for c in contributions if c.storage is storage)
+            for storage in batch.storages
+        ]
+
+
+def wave_for(
+    last: Wave | None, group: Group, contributions: Sequence[Push], owners: Owners
+) -> Wave:
+    """The wave by which contributions can go: the last pull's, or a new one."""
+    if last is not None and last.carried(contributions):
+        return last
+    pulls = [Pull(c.storage, c.ids) for c in contributions]
+    return Wave.send(group, pulls, owners)
+
+
+def _by_table(
+    keys: tf.Tensor, bases: Sequence[int]
+) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+    """Row ids by table, and where they stood among the keys."""
+    count = len(bases) - 1
+    everywhere = tf.range(tf.size(keys))
+    if count == 1:
+        return [keys - bases[0]], [everywhere]
+    table = tf.searchsorted(tf.constant(bases[1:], keys.dtype), keys, side="right")
+    positions = tf.dynamic_partition(everywhere, table, count)
+    return [
+        tf.gather(keys, position) - base
+        for position, base in zip(positions, bases[:-1], strict=True)
+    ], positions
