@@ -177,7 +177,10 @@ class ParallaxExtended(tf.compat.v1.distribute.StrategyExtended):
         # Slices are summed where their destination is known: in `update`.
         dense = [g for g in flat if not isinstance(g, tf.IndexedSlices)]
         self._traffic.expect(len(flat) - len(dense))
-        reduced = iter(self._dense.all_reduce(dense))
+        if self._weights.are_gradients(flat):
+            reduced = iter(self._dense.reduce_gradients(dense))
+        else:
+            reduced = iter(self._dense.all_reduce(dense))
         flat = [
             g
             if isinstance(g, tf.IndexedSlices)

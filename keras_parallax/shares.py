@@ -58,7 +58,7 @@ class ShareWeights:
 
     def apply(self, tensors: Sequence[tf.Tensor | tf.IndexedSlices]) -> list:
         """Weighs the gradients of the model; leaves other sums as they are."""
-        if self._weight is None or not self._are_gradients(tensors):
+        if self._weight is None or not self.are_gradients(tensors):
             return list(tensors)
         return [self._weigh(tensor) for tensor in tensors]
 
@@ -80,12 +80,14 @@ class ShareWeights:
         # Zero where the weight is, though the value be NaN: an empty share's is.
         return tf.math.multiply_no_nan(tensor, tf.cast(self._weight, tensor.dtype))
 
-    def _are_gradients(self, tensors: Sequence) -> bool:
+    def are_gradients(self, tensors: Sequence) -> bool:
         """Whether these are the gradients of the model's variables, in order.
 
         What layers sum for themselves, such as synchronized batch statistics, comes
         by the same call and must not be weighed.
         """
+        if self._model is None:
+            return False
         if self._model is None:
             return False
         shapes = iter([tuple(v.shape) for v in self._model.trainable_variables])

@@ -19,6 +19,7 @@ from keras_parallax.cluster.topology import Topology, resolve
 from keras_parallax.collectives.dense import DenseRoad
 from keras_parallax.collectives.exchange import Group
 from keras_parallax.collectives.meter import Meter
+from keras_parallax.collectives.wire import Wire
 from keras_parallax.extended import ParallaxExtended
 from keras_parallax.plan.plan import Plan
 from keras_parallax.plan.routing import Routing
@@ -86,6 +87,9 @@ class ParallaxStrategy(tf.distribute.Strategy):
         local_aggregation: Where several machines have several workers each, let
             a row cross a machine's boundary once for all its workers, and sum
             gradients on the machine before they leave it.
+        wire: Type in which rows and their gradients travel: None for their own,
+            "float16" or "bfloat16" for half the bytes at less precision.
+        dense_wire: The same for gradients that are all-reduced.
 
     Raises:
         ConfigError: An argument or the environment cannot be right.
@@ -104,6 +108,8 @@ class ParallaxStrategy(tf.distribute.Strategy):
         partitions: str | int | Mapping[str, int] = "auto",
         sparse_update: str = "auto",
         local_aggregation: bool = True,
+        wire: str | None = None,
+        dense_wire: str | None = None,
     ):
         routing = Routing(architecture, routes, partitions)
         topology = resolve(cluster_resolver=cluster_resolver)
@@ -116,7 +122,7 @@ class ParallaxStrategy(tf.distribute.Strategy):
         self._session = session
         self._topology = topology
         self._plan = Plan()
-        home, device = _home(kind, session, local_aggregation)
+        home, device = _home(kind, session, local_aggregation, Wire(wire))
         self._home = home
         traffic = StepTraffic(home)
         factory = TableFactory(
@@ -126,7 +132,7 @@ class ParallaxStrategy(tf.distribute.Strategy):
             ParallaxExtended(
                 self,
                 device=device,
-                dense=DenseRoad(job),
+                dense=DenseRoad(job, Wire(dense_wire)),
                 plan=self._plan,
                 factory=factory,
                 optimizer=TableOptimizer(sparse_update, self._plan),
@@ -257,7 +263,9 @@ def _kind_of_home(servers: str, topology: Topology) -> str:
     return servers
 
 
-def _home(kind: str, session: Session, local_aggregation: bool) -> tuple[Home, str]:
+def _home(
+    kind: str, session: Session, local_aggregation: bool, wire: Wire
+) -> tuple[Home, str]:
     job, connection = session.job, session.connection
     # A process that is connected has to name its own job, too.
     gpu = tf.config.list_physical_devices("GPU")
@@ -267,7 +275,7 @@ def _home(kind: str, session: Session, local_aggregation: bool) -> tuple[Home, s
     machines = session.machines if local_aggregation else None
     two_stages = machines is not None and machines.have_two_stages
     if kind == "dedicated":
-        dedicated = DedicatedHome(job, connection.server_devices)
+        dedicated = DedicatedHome(job, connection.server_devices, wire)
         if not two_stages:
             return dedicated, device
         local = _group("machine", session, machines.neighbours(job.rank), device)
@@ -278,11 +286,11 @@ def _home(kind: str, session: Session, local_aggregation: bool) -> tuple[Home, s
         return LocalAggregation(dedicated, local, lane), device
     if not two_stages:
         everyone = _group("all", session, list(range(job.size)), device)
-        return PeersHome(job, device, everyone, range(job.size)), device
+        return PeersHome(job, device, everyone, range(job.size), wire), device
     local = _group("machine", session, machines.neighbours(job.rank), device)
     across = _group("lane", session, machines.counterparts(job.rank), device)
     indices = [machines.counterparts(r).index(r) for r in range(job.size)]
-    peers = PeersHome(job, device, across, indices)
+    peers = PeersHome(job, device, across, indices, wire)
     lanes = [place[1] for place in machines.places]
 
     def in_charge(ids: tf.Tensor, spec: TableSpec) -> tf.Tensor:

@@ -18,7 +18,12 @@ from collections.abc import Callable
 from typing import Any
 
 from keras_parallax.cluster.addresses import join_address, port_error, reach
-from keras_parallax.cluster.failure import Failure, describe_exit, process_name
+from keras_parallax.cluster.failure import (
+    EARLY,
+    Failure,
+    describe_exit,
+    process_name,
+)
 
 BEAT_SECONDS = 1.0
 # How long a failure that looks like a consequence waits for its cause, and how
@@ -397,7 +402,7 @@ class Coordinator:
             self._undecided.pop(key, None)
             key = leaver.role, leaver.index
             reason = "it left while the others went on"
-            failure = Failure(*key, "ended early", reason, leaver.step)
+            failure = Failure(*key, EARLY, reason, leaver.step)
         self._decide(key, failure, 0.0)
 
     def _with_facts(self, failure: Failure) -> Failure:

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from keras_parallax.cluster.coordinator import CAUSE_SECONDS
+from keras_parallax.cluster.failure import EARLY
 from keras_parallax.errors import ProcessLostError
 
 if TYPE_CHECKING:
@@ -86,8 +87,10 @@ def install_excepthook(member: "Member", wait_seconds: float = CAUSE_SECONDS) ->
             cause = member.wait_lost(wait_seconds)
             if cause is not None:
                 member.announce(cause)
-                return
-            previous(kind, error, trace)
+            if cause is None or cause.what == EARLY:
+                # What this process was doing when another had left is half of
+                # the story: often a step that not all workers were to run.
+                previous(kind, error, trace)
         else:
             previous(kind, error, trace)
             member.fail(summarize(error), text, consequence=False)

@@ -8,6 +8,9 @@ from typing import Any
 # end as a consequence, so that the launcher does not report it as the cause.
 EXIT_LOST = 70
 
+# `what` of a process that has ended well, but before the others could do without it.
+EARLY = "ended early"
+
 
 @dataclasses.dataclass(frozen=True)
 class Failure:
@@ -84,7 +87,7 @@ def describe_exit(returncode: int) -> tuple[str, str]:
     if returncode < 0:
         return "died", f"signal {-returncode}{_signal_hint(-returncode)}"
     if returncode == 0:
-        return "ended early", "exit status 0"
+        return EARLY, "exit status 0"
     return "failed", f"exit status {returncode}"
 
 

@@ -35,7 +35,7 @@ class Screen:
         self._stream = stream
         self._terminal = stream.isatty()
         shared = beside is not None and self._terminal and beside._terminal
-        self._state = beside._state if shared and beside else _State()
+        self._state: _State = beside._state if shared and beside else _State()
         self._redrawn_at: dict[bytes, float] = {}
 
     def line(self, prefix: bytes, text: bytes) -> None:

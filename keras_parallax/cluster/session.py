@@ -27,7 +27,7 @@ from keras_parallax.cluster.coordinator import Coordinator
 from keras_parallax.cluster.excepthook import install_excepthook
 from keras_parallax.cluster.job import Job
 from keras_parallax.cluster.launch import server_command
-from keras_parallax.cluster.lifeline import Member
+from keras_parallax.cluster.lifeline import EXIT_LOST, Member
 from keras_parallax.cluster.machines import Machines
 from keras_parallax.cluster.progress import Progress
 from keras_parallax.cluster.topology import LIFELINE_VARIABLE, Topology
@@ -201,15 +201,17 @@ class Session:
             self._say_goodbye()
         if self.progress is not None:
             self.progress.stop()
-        ended = False
         if self.member is not None:
             stays = bool(self._servers) or self._coordinator is not None
-            ended = self.member.leave(LEAVE_SECONDS if stays else None)
+            self.member.leave(LEAVE_SECONDS if stays else None)
         # The servers have heard the end, too, and are ended with this process in any
         # case; not before it: TensorFlow still clears away what it keeps on them.
         for server in self._servers:
-            # What a server printed is of use to someone only when the job failed.
-            if (ended or self.member is None) and server.log_path is not None:
+            if server.poll() not in (None, 0, EXIT_LOST):
+                logger.error(
+                    "%s. What it printed is in %s", server.describe(), server.log_path
+                )
+            elif server.log_path is not None:
                 server.log_path.unlink(missing_ok=True)
         if self._coordinator is not None:
             self._coordinator.stop()

@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from keras_parallax.cluster.job import Job
 from keras_parallax.collectives.operations import operation_name, unfolded
+from keras_parallax.collectives.wire import Wire
 
 # What Horovod's broadcast takes; other types go as objects, outside the graph.
 _BROADCAST = (tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
@@ -18,10 +19,12 @@ class DenseRoad:
 
     Args:
         job: This worker's place in the job.
+        wire: The form in which gradients travel.
     """
 
-    def __init__(self, job: Job):
+    def __init__(self, job: Job, wire: Wire | None = None):
         self._job = job
+        self._wire = wire or Wire()
         self._size = job.size
 
     def all_reduce(
@@ -36,8 +39,41 @@ class DenseRoad:
         return hvd.grouped_allreduce(
             [unfolded(tensor) for tensor in tensors],
             op=hvd.Sum,
-            name=operation_name(what), ignore_name_scope=True
+            name=operation_name(what),
+            ignore_name_scope=True,
         )
+
+    def reduce_gradients(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """As `all_reduce`, in the wire's form; for float32 gradients.
+
+        A halved all-reduce is made of two exchanges: each worker gets one piece of
+        the vector from all, adds it up in full precision, and gives the sum to all.
+        """
+        tensors = list(tensors)
+        halves = all(self._wire.type_of(t.dtype) != t.dtype for t in tensors)
+        if self._size == 1 or not tensors or not halves:
+            return self.all_reduce(tensors)
+        import horovod.tensorflow as hvd
+
+        sizes = [tf.size(tensor) for tensor in tensors]
+        vector = tf.concat([tf.reshape(t, [-1]) for t in tensors], 0)
+        length = tf.size(vector)
+        piece = -(-length // self._size)
+        padded = tf.pad(vector, [[0, piece * self._size - length]])
+        mine = hvd.alltoall(
+            unfolded(self._wire.encode(padded)),
+            name=operation_name("scatter"),
+            ignore_name_scope=True,
+        )
+        pieces = tf.reshape(self._wire.decode(mine, vector.dtype), (self._size, -1))
+        total = self.all_gather(self._wire.encode(tf.reduce_sum(pieces, 0)))
+        whole = self._wire.decode(total, vector.dtype)[:length]
+        return [
+            tf.reshape(part, tf.shape(tensor))
+            for part, tensor in zip(
+                tf.split(whole, tf.stack(sizes), num=len(sizes)), tensors, strict=True
+            )
+        ]
 
     def all_gather(self, tensor: tf.Tensor) -> tf.Tensor:
         """Joins the workers' tensors along the first axis, in order of rank."""

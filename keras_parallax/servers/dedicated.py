@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 import tensorflow as tf
 
 from keras_parallax.cluster.job import Job
+from keras_parallax.collectives.wire import Wire
 from keras_parallax.servers.home import (
     Home,
     Pull,
@@ -39,13 +40,15 @@ class DedicatedHome(Home):
     Args:
         job: This worker's place in the job.
         devices: One device of each server.
+        wire: The form in which rows and gradients travel.
     """
 
     name = "dedicated"
 
-    def __init__(self, job: Job, devices: tuple[str, ...]):
+    def __init__(self, job: Job, devices: tuple[str, ...], wire: Wire):
         self.devices = devices
         self._job = job
+        self._wire = wire
         self._meetings: dict[str, _Meeting] = {}
 
     def allocate(
@@ -70,7 +73,7 @@ class DedicatedHome(Home):
             joined, sizes = pack_places(places)
             with tf.device(self.devices[server]):
                 found = [
-                    requests[r].storage.partitions[p].gather(place)
+                    self._wire.encode(requests[r].storage.partitions[p].gather(place))
                     for (r, p), place in zip(
                         here,
                         unpack_places(joined, sizes, [p.dtype for p in places]),
@@ -83,10 +86,10 @@ class DedicatedHome(Home):
                 [tf.identity(vector) for vector in answer],
                 sizes,
                 [spec.row_shape for spec in specs],
-                [spec.dtype for spec in specs],
+                [self._wire.type_of(spec.dtype) for spec in specs],
             )
-            for (r, p), part in zip(here, rows, strict=True):
-                parts[r][p] = part
+            for (r, p), part, spec in zip(here, rows, specs, strict=True):
+                parts[r][p] = self._wire.decode(part, spec.dtype)
         return [
             partitioning_of(request.storage.spec).merge(found, positions)
             for request, found, (_, positions) in zip(
@@ -115,7 +118,7 @@ class DedicatedHome(Home):
                     done.append(_run(updates, zip(places, gradients, strict=True)))
                 continue
             specs = [contributions[c].storage.spec for c, _ in here]
-            meeting = _Meeting(self._job, device, server, specs)
+            meeting = _Meeting(self._job, device, server, specs, self._wire)
             self._meetings[meeting.name] = meeting
             arrived = meeting.arrive(places, gradients)
             if server % self._job.size == self._job.rank:
@@ -167,18 +170,27 @@ class _Meeting:
         server: Its index.
         specs: Of the tables that are pushed together, one for each partition. The
             first names the queues, which are the same for every worker.
+        wire: The form in which gradients travel.
     """
 
-    def __init__(self, job: Job, device: str, server: int, specs: Sequence[TableSpec]):
+    def __init__(
+        self,
+        job: Job,
+        device: str,
+        server: int,
+        specs: Sequence[TableSpec],
+        wire: Wire,
+    ):
         self._size = job.size
         self._device = device
         self._specs = specs
+        self._wire = wire
         self._single = len(specs) == 1
         wide = any(spec.id_dtype == tf.int64 for spec in specs)
         self._types = [
             tf.int64 if wide else tf.int32,
             *([] if self._single else [tf.int32]),
-            *dict.fromkeys(spec.dtype for spec in specs),
+            *dict.fromkeys(wire.type_of(spec.dtype) for spec in specs),
         ]
         self.name = name = f"keras_parallax/{specs[0].name}/{server}/{len(specs)}"
         with tf.init_scope(), tf.device(device):
@@ -200,7 +212,7 @@ class _Meeting:
         """Hands in this worker's contribution."""
         joined, sizes = pack_places(places)
         components = [joined, *([] if sizes is None else [sizes])]
-        components += pack_values(gradients)
+        components += pack_values([self._wire.encode(g) for g in gradients])
         with tf.device(self._device):
             return tf.raw_ops.QueueEnqueueV2(
                 handle=self._contributions, components=components
@@ -234,9 +246,13 @@ class _Meeting:
             taken[1 if self._single else 2 :],
             sizes,
             [s.row_shape for s in self._specs],
-            [s.dtype for s in self._specs],
+            [self._wire.type_of(s.dtype) for s in self._specs],
         )
-        return list(zip(places, gradients, strict=True))
+        decoded = [
+            self._wire.decode(gradient, spec.dtype)
+            for gradient, spec in zip(gradients, self._specs, strict=True)
+        ]
+        return list(zip(places, decoded, strict=True))
 
     def release(self) -> tf.Operation:
         """Lets every worker go on."""

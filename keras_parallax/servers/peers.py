@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from keras_parallax.cluster.job import Job
 from keras_parallax.collectives.exchange import Group
+from keras_parallax.collectives.wire import Wire
 from keras_parallax.servers.home import (
     Home,
     Pull,
@@ -35,15 +36,24 @@ class PeersHome(Home):
         group: The workers that exchange.
         indices: Index in the group of each worker's share, by rank. With a group
             of all workers that is the rank itself.
+        wire: The form in which rows and gradients travel.
     """
 
     name = "peers"
 
-    def __init__(self, job: Job, device: str, group: Group, indices: Sequence[int]):
+    def __init__(
+        self,
+        job: Job,
+        device: str,
+        group: Group,
+        indices: Sequence[int],
+        wire: Wire,
+    ):
         self.devices = (device,) * job.size
         self._job = job
         self._group = group
         self._indices = list(indices)
+        self._wire = wire
         # The pull whose routes the push that follows it can take.
         self._last: Wave | None = None
 
@@ -62,11 +72,12 @@ class PeersHome(Home):
         answers: list[tf.Tensor] = [tf.constant(0)] * len(requests)
         for batch in self._last.batches:
             rows = [
-                self._serve(storage, ids)
+                self._wire.encode(self._serve(storage, ids))
                 for storage, ids in zip(batch.storages, batch.ids, strict=True)
             ]
             for index, found in zip(batch.indices, batch.reply(rows), strict=True):
-                answers[index] = found
+                dtype = requests[index].storage.spec.dtype
+                answers[index] = self._wire.decode(found, dtype)
         return answers
 
     def push(self, contributions: Sequence[Push]) -> tf.Operation:
@@ -75,8 +86,11 @@ class PeersHome(Home):
         updated = []
         for batch in wave.batches:
             mine = wave.matching(batch, contributions)
-            received = batch.deliver([push.gradients for push in mine])
-            for push, ids, gradients in zip(mine, batch.ids, received, strict=True):
+            received = batch.deliver(
+                [self._wire.encode(push.gradients) for push in mine]
+            )
+            for push, ids, encoded in zip(mine, batch.ids, received, strict=True):
+                gradients = self._wire.decode(encoded, push.storage.spec.dtype)
                 updated += self._update(push, *sum_by_row(ids, gradients))
         return tf.group(*updated)
 
