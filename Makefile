@@ -1,6 +1,7 @@
 # make demo    train the language model on 2 workers and 1 parameter server
 # make test    lint, build the documentation, run every test
-# make setup   what both need: .venv, the package, Horovod (each done once)
+# make bench   run the benchmarks, each in minutes; BENCH_FLAGS= runs them in full
+# make setup   what all need: .venv, the package, Horovod (each done once)
 # make lint, make docs, make format, make clean
 #
 # make PYTHON=/path/to/python3.11 setup    chooses the interpreter of .venv
@@ -18,7 +19,7 @@ PYTHON ?=
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format docs clean
+.PHONY: help setup demo bench test lint format docs clean
 
 help:
 	@sed -n 's/^# \{0,1\}//; /^$$/q; p' Makefile
@@ -28,6 +29,15 @@ setup: $(VENV)/.horovod
 demo: setup
 	PATH="$(CURDIR)/$(BIN):$$PATH" \
 	  keras-parallax run -np 2 --servers 1 -- python examples/language_model.py
+
+BENCHMARKS := overhead
+BENCH_FLAGS ?= --quick
+
+bench: setup
+	@set -e; for name in $(BENCHMARKS); do \
+	  $(BIN)/python -m benchmarks.$$name $(BENCH_FLAGS) \
+	    --json build/benchmarks/$$name.json; \
+	done
 
 test: lint docs
 	$(BIN)/python -m pytest

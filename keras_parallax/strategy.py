@@ -17,26 +17,18 @@ from keras_parallax.cluster.job import Job
 from keras_parallax.cluster.session import Session, use_gpu_of
 from keras_parallax.cluster.topology import Topology, resolve
 from keras_parallax.collectives.dense import DenseRoad
-from keras_parallax.collectives.exchange import Group
-from keras_parallax.collectives.meter import Meter
 from keras_parallax.collectives.wire import Wire
 from keras_parallax.extended import ParallaxExtended
-from keras_parallax.plan.plan import Plan
+from keras_parallax.plan.plan import ALLREDUCE, Plan
 from keras_parallax.plan.routing import Routing
-from keras_parallax.servers.dedicated import DedicatedHome
-from keras_parallax.servers.home import Home
-from keras_parallax.servers.in_process import InProcessHome
-from keras_parallax.servers.local_aggregation import LocalAggregation
-from keras_parallax.servers.peers import PeersHome
-from keras_parallax.servers.storage import TableSpec
+from keras_parallax.plan.traffic import TableTraffic, Traffic
+from keras_parallax.servers.choice import kind_of_home, settle
 from keras_parallax.tables import dispatch
 from keras_parallax.tables.factory import TableFactory
 from keras_parallax.tables.optimizer import TableOptimizer
 from keras_parallax.tables.traffic import StepTraffic
 
 logger = logging.getLogger("keras_parallax")
-
-SERVERS = ("auto", "in_process", "peers", "dedicated")
 
 _numbers = itertools.count(1)
 
@@ -113,7 +105,7 @@ class ParallaxStrategy(tf.distribute.Strategy):
     ):
         routing = Routing(architecture, routes, partitions)
         topology = resolve(cluster_resolver=cluster_resolver)
-        kind = _kind_of_home(servers, topology)
+        kind = kind_of_home(servers, topology)
         if topology.task == "ps":
             _serve(topology)
         use_gpu_of(topology.local_rank)
@@ -122,8 +114,10 @@ class ParallaxStrategy(tf.distribute.Strategy):
         self._session = session
         self._topology = topology
         self._plan = Plan()
-        home, device = _home(kind, session, local_aggregation, Wire(wire))
+        settled = settle(kind, session, local_aggregation, Wire(wire))
+        home, device = settled.home, settled.device
         self._home = home
+        self._meters = settled.meters
         traffic = StepTraffic(home)
         factory = TableFactory(
             job, home, traffic, routing, self._plan, self, f"strategy{next(_numbers)}"
@@ -175,6 +169,28 @@ class ParallaxStrategy(tf.distribute.Strategy):
     def plan(self) -> Plan:
         """Which road each variable takes, and why; `print` shows a table."""
         return self._plan
+
+    @property
+    def traffic(self) -> Traffic:
+        """Bytes that this worker has exchanged for tables since the start."""
+        rows = [(table, *table.counted()) for table in self._factory.tables]
+        crossed = [meter.read() for meter in self._meters]
+        return Traffic.of(
+            crossed,
+            [
+                TableTraffic.of(
+                    table.path,
+                    table.storage.spec,
+                    pulled_rows=pulled,
+                    pushed_rows=pushed,
+                    steps=steps,
+                )
+                for table, pulled, pushed, steps in rows
+            ],
+            home=self._home.name,
+            workers=self.num_workers,
+            dense_bytes=sum(e.size_bytes for e in self._plan if e.road == ALLREDUCE),
+        )
 
     def run(self, fn: Callable, args=(), kwargs=None, options=None):
         """Runs `fn` on this worker's data; see `tf.distribute.Strategy.run`."""
@@ -241,68 +257,6 @@ def _steps_of(model: keras.Model) -> Callable[[], int | None]:
         return None if optimizer is None else int(optimizer.iterations.numpy())
 
     return steps
-
-
-def _kind_of_home(servers: str, topology: Topology) -> str:
-    if servers not in SERVERS:
-        raise errors.ConfigError(
-            f"`servers` is one of {SERVERS}. Received: servers={servers!r}"
-        )
-    if servers == "auto":
-        if topology.servers:
-            return "dedicated"
-        return "peers" if topology.size > 1 else "in_process"
-    if servers == "in_process" and topology.size > 1:
-        raise errors.ConfigError(
-            "servers='in_process' keeps tables in the memory of one worker, where "
-            f"the other {topology.size - 1} of {topology.size} workers cannot reach "
-            "them. Use servers='auto', 'peers' or 'dedicated'."
-        )
-    if servers == "peers" and topology.size == 1:
-        return "in_process"
-    return servers
-
-
-def _home(
-    kind: str, session: Session, local_aggregation: bool, wire: Wire
-) -> tuple[Home, str]:
-    job, connection = session.job, session.connection
-    # A process that is connected has to name its own job, too.
-    gpu = tf.config.list_physical_devices("GPU")
-    device = connection.device if connection else f"/{'GPU' if gpu else 'CPU'}:0"
-    if kind == "in_process":
-        return InProcessHome(device), device
-    machines = session.machines if local_aggregation else None
-    two_stages = machines is not None and machines.have_two_stages
-    if kind == "dedicated":
-        dedicated = DedicatedHome(job, connection.server_devices, wire)
-        if not two_stages:
-            return dedicated, device
-        local = _group("machine", session, machines.neighbours(job.rank), device)
-
-        def lane(ids: tf.Tensor, spec: TableSpec) -> tf.Tensor:
-            return tf.cast(tf.math.floormod(ids, local.size), tf.int32)
-
-        return LocalAggregation(dedicated, local, lane), device
-    if not two_stages:
-        everyone = _group("all", session, list(range(job.size)), device)
-        return PeersHome(job, device, everyone, range(job.size), wire), device
-    local = _group("machine", session, machines.neighbours(job.rank), device)
-    across = _group("lane", session, machines.counterparts(job.rank), device)
-    indices = [machines.counterparts(r).index(r) for r in range(job.size)]
-    peers = PeersHome(job, device, across, indices, wire)
-    lanes = [place[1] for place in machines.places]
-
-    def in_charge(ids: tf.Tensor, spec: TableSpec) -> tf.Tensor:
-        return tf.gather(tf.constant(lanes), peers.owner(ids, spec))
-
-    return LocalAggregation(peers, local, in_charge), device
-
-
-def _group(name: str, session: Session, ranks: list[int], device: str) -> Group:
-    index = ranks.index(session.job.rank)
-    process_set = session.process_set(ranks)
-    return Group(name, len(ranks), index, Meter(device), process_set)
 
 
 def _serve(topology: Topology) -> None:

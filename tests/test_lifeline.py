@@ -9,11 +9,11 @@ import time
 
 import pytest
 
-from keras_parallax.cluster.excepthook import is_consequence
+from keras_parallax.cluster.excepthook import is_consequence, summarize
 from keras_parallax.cluster.failure import EXIT_LOST, Failure
 from keras_parallax.cluster.lifeline import Coordinator, Member
 from keras_parallax.cluster.processes import free_port
-from keras_parallax.errors import ClusterError, ProcessLostError
+from keras_parallax.errors import ClusterError, ProcessLostError, ServerLostError
 
 
 @pytest.fixture
@@ -124,7 +124,7 @@ def test_a_failed_process_does_not_wait_for_the_others(start_coordinator):
 
 
 def test_a_silent_member_is_lost(start_coordinator):
-    coordinator = start_coordinator(silence_seconds=1.5)
+    coordinator = start_coordinator(silence_limit=1.5)
     member = _join(coordinator, 0)
     host, port = coordinator.host, coordinator.port
     with socket.create_connection((host, port)) as silent:
@@ -161,7 +161,7 @@ def test_a_silent_coordinator_is_lost():
             0,
             5.0,
             on_lost=lambda failure: None,
-            silence_seconds=1.2,
+            silence_limit=1.2,
         )
         thread.join()
         failure = member.wait_lost(4.0)
@@ -243,3 +243,57 @@ def test_a_failure_travels_without_its_traceback():
     there = Failure.from_json(json.loads(json.dumps(failure.to_json())))
     assert str(there) == str(failure)
     assert there.traceback == ""
+
+
+def test_a_worker_that_has_left_is_blamed_for_what_the_others_miss(start_coordinator):
+    coordinator = start_coordinator(expected_workers=2)
+    first, second = _join(coordinator, 0), _join(coordinator, 1)
+    first.at(3)
+    first.leave()
+    second.fail("HorovodInternalError: shut down", consequence=True)
+    failure = second.wait_lost(5.0)
+    assert str(failure) == (
+        "worker 0 ended early (it left while the others went on) at step 3"
+    )
+    # The one that has left need not wait for the others any more.
+    assert not first.leave(wait_for_end_seconds=5.0)
+    coordinator.report_exit("worker", 0, 3)
+    assert str(coordinator.first_failure()) == (
+        "worker 0 failed (exit status 3) at step 3"
+    )
+
+
+def test_a_lost_server_is_described_by_those_who_knew_it(start_coordinator):
+    coordinator = start_coordinator()
+    worker = _join(coordinator, 0)
+    server = _join(coordinator, 0, "server", info={"address": "10.0.0.7:1"})
+    worker.tell_held([["5 of 10 rows of words"], ["5 of 10 rows of words"]])
+    worker.at(9)
+    _wait_for(lambda: any(m.step == 9 for m in coordinator.members()))
+    _kill_connection(server)
+    assert str(worker.wait_lost(5.0)) == (
+        "server 0 died (its connection closed) at step 9; its address was 10.0.0.7:1; "
+        "it held 5 of 10 rows of words"
+    )
+    with pytest.raises(ServerLostError) as raised:
+        worker.check()
+    assert raised.value.address == "10.0.0.7:1"
+    assert raised.value.tables == ("5 of 10 rows of words",)
+
+
+def test_an_error_is_summarized_without_the_places_in_a_graph():
+    class InvalidArgumentError(Exception):
+        pass
+
+    text = (
+        "Graph execution error:\n\n"
+        "Detected at node Assert defined at (most recent call last):\n"
+        '  File "train.py", line 3, in <module>\n\n'
+        "assertion failed: [An id is outside of words.] [60 61]\n"
+        "\t [[{{node Assert}}]] [Op:__inference_multi_step_on_iterator_9]"
+    )
+    assert summarize(InvalidArgumentError(text)) == (
+        "InvalidArgumentError: An id is outside of words. [60 61]"
+    )
+    assert summarize(ValueError("\x1b[1mbad\x1b[0m\n  id")) == "ValueError: bad id"
+    assert summarize(KeyboardInterrupt()) == "KeyboardInterrupt"

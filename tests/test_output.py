@@ -58,3 +58,16 @@ def test_a_reader_that_has_gone_is_no_error():
     screen = Screen(stream := io.BytesIO())
     stream.close()
     screen.line(b"", b"a")
+
+
+def test_an_empty_prefix_is_a_line_at_a_time_all_the_same():
+    bar = b"1/2\x08\x08\x08\r2/2 done\nresult: {}\n"
+    assert _relay(bar, io.BytesIO(), prefix="") == b"2/2 done\nresult: {}\n"
+
+
+def test_two_streams_of_one_terminal_wipe_out_each_others_bars():
+    out = Screen(Terminal())
+    err = Screen(stream := Terminal(), beside=out)
+    out.redraw(b"", b"1/3")
+    err.line(b"[1] ", b"hello")
+    assert stream.getvalue() == b"\r\x1b[K[1] hello\n"

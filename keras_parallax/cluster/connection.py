@@ -31,10 +31,12 @@ class Connection:
     Attributes:
         device: Device of this worker.
         server_devices: One device of each server.
+        servers: `"host:port"` of each server.
     """
 
     device: str
     server_devices: tuple[str, ...]
+    servers: tuple[str, ...]
 
 
 def in_use() -> bool:
@@ -132,4 +134,4 @@ def _connect(job: Job, servers: Sequence[str]) -> Connection:
             # The fetched value is the proof that the server takes our orders.
             tf.zeros([]).numpy()
     kind = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
-    return Connection(f"/job:{me}/replica:0/task:0/device:{kind}:0", devices)
+    return Connection(f"/job:{me}/replica:0/task:0/device:{kind}:0", devices, tuple(servers))

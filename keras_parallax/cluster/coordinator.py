@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import errno
 import json
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -24,6 +23,7 @@ from keras_parallax.cluster.failure import (
     describe_exit,
     process_name,
 )
+from keras_parallax.cluster.membership import MemberState, silence_seconds
 
 BEAT_SECONDS = 1.0
 # How long a failure that looks like a consequence waits for its cause, and how
@@ -33,49 +33,7 @@ _LEAVER_SECONDS = 1.0
 _JOIN_SECONDS = 10.0
 _TICK_SECONDS = 0.1
 _LINE_BYTES = 1 << 20
-
-
-def silence_seconds() -> float:
-    """How long a process may be silent before it is taken to be lost.
-
-    `KERAS_PARALLAX_SILENCE_SECONDS` overrides the 20 seconds.
-    """
-    try:
-        return float(os.environ.get("KERAS_PARALLAX_SILENCE_SECONDS", "20"))
-    except ValueError:
-        return 20.0
-
-
 _CLOSED = "its connection closed"
-
-
-@dataclasses.dataclass
-class MemberState:
-    """What the coordinator knows of one process.
-
-    Attributes:
-        role: `"worker"` or `"server"`.
-        index: Which of them.
-        pid: Its process id on its host.
-        host: Name of its host.
-        info: Whatever it has told about itself when it joined.
-        state: `"running"`, `"left"`, `"failed"` or `"lost"`.
-        step: Last training step it has told of.
-        phase: What it does in that step.
-        last_seen: `time.monotonic()` of its last message.
-        left_at: `time.monotonic()` of its goodbye, if it has left.
-    """
-
-    role: str
-    index: int
-    pid: int
-    host: str
-    info: dict[str, Any]
-    state: str = "running"
-    step: int | None = None
-    phase: str | None = None
-    last_seen: float = 0.0
-    left_at: float = 0.0
 
 
 class Coordinator:

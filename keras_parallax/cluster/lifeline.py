@@ -18,14 +18,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from keras_parallax.cluster.addresses import split_address
-from keras_parallax.cluster.coordinator import (
-    BEAT_SECONDS,
-    Coordinator,
-    MemberState,
-    silence_seconds,
-)
+from keras_parallax.cluster.coordinator import BEAT_SECONDS, Coordinator
 from keras_parallax.cluster.excepthook import install_excepthook
 from keras_parallax.cluster.failure import EXIT_LOST, Failure, process_name
+from keras_parallax.cluster.membership import MemberState, silence_seconds
 from keras_parallax.errors import ClusterError, ProcessLostError, ServerLostError
 
 __all__ = [

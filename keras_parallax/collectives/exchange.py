@@ -22,6 +22,7 @@ class Group:
         name: Sets the group's operations apart from those of other groups.
         size: Number of workers.
         index: This worker's index among them.
+        on_machine: Whether each of them is on this worker's machine.
         meter: Counts what this worker sends to the others.
         process_set: Horovod's process set of them, None for all workers.
     """
@@ -29,6 +30,7 @@ class Group:
     name: str
     size: int
     index: int
+    on_machine: tuple[bool, ...]
     meter: Meter
     process_set: object | None = None
 
@@ -58,15 +60,28 @@ class Group:
         # TensorFlow drops an exchange of whose result this worker makes no use, and
         # the others would wait for it: the count is a use.
         self.meter.count(
-            self._to_others(values, counts), self._to_others(received, received_counts)
+            *(
+                self._bytes(values_, counts_, mask)
+                for mask in (self._others, self._strangers)
+                for values_, counts_ in ((values, counts), (received, received_counts))
+            )
         )
         return received, received_counts
 
-    def _to_others(self, values: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
-        """Bytes of `values` that are not this worker's own."""
-        row = tf.size(values) // tf.maximum(tf.shape(values)[0], 1)
-        others = tf.shape(values)[0] - counts[self.index]
-        return tf.cast(others * row, tf.int64) * values.dtype.size
+    @property
+    def _others(self) -> list[bool]:
+        return [index != self.index for index in range(self.size)]
+
+    @property
+    def _strangers(self) -> list[bool]:
+        return [not here for here in self.on_machine]
+
+    @staticmethod
+    def _bytes(values: tf.Tensor, counts: tf.Tensor, mask: list[bool]) -> tf.Tensor:
+        """Bytes of the pieces of `values` that belong to the workers of `mask`."""
+        width = tf.size(values, tf.int64) // tf.maximum(tf.shape(values, tf.int64)[0], 1)
+        rows = tf.reduce_sum(tf.boolean_mask(counts, mask))
+        return tf.cast(rows, tf.int64) * width * values.dtype.size
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

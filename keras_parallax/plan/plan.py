@@ -2,7 +2,11 @@
 
 import dataclasses
 import json
+import math
 from collections.abc import Iterator
+
+import ml_dtypes  # noqa: F401 (teaches numpy the name bfloat16)
+import numpy as np
 from typing import Any
 
 #: Roads that a variable can take.
@@ -37,6 +41,11 @@ class Entry:
     home: str
     update: str
     reason: str
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the variable."""
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
 class Plan:

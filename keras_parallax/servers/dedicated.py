@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 import tensorflow as tf
 
 from keras_parallax.cluster.job import Job
+from keras_parallax.collectives.meter import Meter, size_bytes
 from keras_parallax.collectives.wire import Wire
 from keras_parallax.servers.home import (
     Home,
@@ -41,14 +42,25 @@ class DedicatedHome(Home):
         job: This worker's place in the job.
         devices: One device of each server.
         wire: The form in which rows and gradients travel.
+        meter: Counts what goes to servers and comes from them.
+        on_machine: Whether each server is on this worker's machine.
     """
 
     name = "dedicated"
 
-    def __init__(self, job: Job, devices: tuple[str, ...], wire: Wire):
+    def __init__(
+        self,
+        job: Job,
+        devices: tuple[str, ...],
+        wire: Wire,
+        meter: Meter,
+        on_machine: Sequence[bool],
+    ):
         self.devices = devices
         self._job = job
         self._wire = wire
+        self._meter = meter
+        self._on_machine = list(on_machine)
         self._meetings: dict[str, _Meeting] = {}
 
     def allocate(
@@ -82,8 +94,10 @@ class DedicatedHome(Home):
                 ]
                 answer = pack_values(found)
             specs = [requests[r].storage.spec for r, _ in here]
+            answer = [tf.identity(vector) for vector in answer]
+            self._count(server, sent=[joined], received=answer)
             rows = unpack_values(
-                [tf.identity(vector) for vector in answer],
+                answer,
                 sizes,
                 [spec.row_shape for spec in specs],
                 [self._wire.type_of(spec.dtype) for spec in specs],
@@ -121,6 +135,7 @@ class DedicatedHome(Home):
             meeting = _Meeting(self._job, device, server, specs, self._wire)
             self._meetings[meeting.name] = meeting
             arrived = meeting.arrive(places, gradients)
+            self._count(server, sent=[*places, *map(self._wire.encode, gradients)])
             if server % self._job.size == self._job.rank:
                 with tf.control_dependencies([arrived]):
                     collected = meeting.collect()
@@ -137,6 +152,19 @@ class DedicatedHome(Home):
         for meeting in self._meetings.values():
             meeting.close()
         self._meetings.clear()
+
+    def _count(
+        self,
+        server: int,
+        sent: Sequence[tf.Tensor],
+        received: Sequence[tf.Tensor] = (),
+    ) -> None:
+        zero = tf.constant(0, tf.int64)
+        both = [
+            tf.add_n([zero, *map(size_bytes, tensors)]) for tensors in (sent, received)
+        ]
+        off_machine = [zero, zero] if self._on_machine[server] else both
+        self._meter.count(*both, *off_machine)
 
     def _here(self, server: int, storages: Sequence[Storage]) -> list[tuple[int, int]]:
         """(table, partition) pairs whose rows are on `server`, in a fixed order."""

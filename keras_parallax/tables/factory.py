@@ -160,7 +160,12 @@ class TableFactory:
         )
 
         def plain_variable(value: np.ndarray, trainable: bool) -> tf.Variable:
-            changed = {"initial_value": value, "shape": None, "trainable": trainable}
+            changed = {
+                "initial_value": value,
+                "dtype": value.dtype,
+                "shape": None,
+                "trainable": trainable,
+            }
             return next_creator(**{**kwargs, **changed})
 
         table = Table(

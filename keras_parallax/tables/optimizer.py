@@ -88,6 +88,7 @@ class TableOptimizer:
         steps = [*steps, Step(function, (GRADIENT, *args[1:]), kwargs)]
         update = RowUpdate(table, steps, exact=self._is_exact(table, steps))
         ids, gradients = _unique(table, args[0])
+        table.count(pushed=tf.size(ids), pushes=1)
         table.traffic.push(Push(table.storage, ids, gradients, update))
 
     def _is_exact(self, table: Table, steps: list[Step]) -> bool:

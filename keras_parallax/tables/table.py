@@ -62,6 +62,8 @@ class Table(tf.__internal__.tracking.Trackable):
         # Lookups take this scalar as an argument, so that the gradient tape, which
         # knows variables by their handles, delivers the gradient for it.
         self.anchor = plain_variable(np.zeros((), spec.dtype.as_numpy_dtype), True)
+        # Distinct rows pulled, rows pushed, pushes; of this worker.
+        self._counts = plain_variable(np.zeros(3, np.int64), False)
         self.slots: list[Table] = []
         self.owner = owner
         self.replica: tf.Variable | None = None
@@ -130,6 +132,16 @@ class Table(tf.__internal__.tracking.Trackable):
             f"<Table {self.path} shape={self._shape} dtype={self.dtype.name} "
             f"partitions={self.storage.spec.num_partitions} home={where}>"
         )
+
+    def count(self, pulled=0, pushed=0, pushes=0) -> None:
+        """Adds to what this worker has pulled and pushed, in the graph."""
+        numbers = (pulled, pushed, pushes)
+        self._counts.assign_add(tf.stack([tf.cast(n, tf.int64) for n in numbers]))
+
+    def counted(self) -> tuple[int, int, int]:
+        """Distinct rows pulled, rows pushed, and pushes of this worker."""
+        pulled, pushed, pushes = self._counts.numpy().tolist()
+        return pulled, pushed, pushes
 
     # The view: some rows, while the optimizer's update runs on them.
 

@@ -122,8 +122,8 @@ def test_a_good_job_ends_with_0_and_leaves_logs(launch, tmp_path):
     )
     assert (code, err) == (0, "")
     assert sorted(out.splitlines()) == [
-        "[worker 0] rank 0 leaves",
         "[worker 1] rank 1 leaves",
+        "rank 0 leaves",
     ]
     assert (log_dir / "worker-1.log").read_text() == "rank 1 leaves\n"
 
@@ -176,10 +176,23 @@ def test_a_stopped_worker_does_not_hold_up_the_end(launch):
 
 def test_a_consequence_without_a_cause_is_shown_after_all(launch):
     error = "raise HorovodInternalError('Horovod has been shut down')"
-    code, _, err = _finish(launch(error, "leave()"))
+    code, _, err = _finish(launch(error, "wait_for_ever()"))
     assert code == 1
     assert "Traceback" in err
     assert "worker 0 failed (exit status 1) at step 12" in err.splitlines()[-1]
+
+
+def test_a_worker_that_leaves_the_others_in_the_lurch_is_named(launch):
+    error = "time.sleep(1.2); raise HorovodInternalError('Horovod has been shut down')"
+    code, _, err = _finish(launch(error, "leave()"))
+    assert code == 1
+    lines = err.splitlines()
+    said = "worker 1 ended early (it left while the others went on) at step 12"
+    assert lines[:2] == [
+        f"[worker 0] keras-parallax: worker 0 stops: {said}",
+        "[worker 0] Traceback (most recent call last):",
+    ]
+    assert lines[-1] == f"keras-parallax: {said}"
 
 
 def _pids_of(process):
@@ -280,4 +293,6 @@ def test_a_killed_server_is_named_and_ends_the_job(launch):
     )
     code, _, err = _finish(launch(find, "wait_for_ever()", options=["--servers=1"]), 60)
     assert code == 137
-    assert err.splitlines()[-1] == "keras-parallax: server 0 died (signal 9)"
+    assert err.splitlines()[-1].startswith(
+        "keras-parallax: server 0 died (signal 9) at step 12; its address was 127."
+    )

@@ -1,0 +1,139 @@
+"""Which home a strategy gets, and how it is put together."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from keras_parallax import errors
+from keras_parallax.cluster.addresses import split_address
+from keras_parallax.cluster.session import Session
+from keras_parallax.cluster.topology import Topology
+from keras_parallax.collectives.exchange import Group
+from keras_parallax.collectives.meter import Meter
+from keras_parallax.collectives.wire import Wire
+from keras_parallax.servers.dedicated import DedicatedHome
+from keras_parallax.servers.home import Home
+from keras_parallax.servers.in_process import InProcessHome
+from keras_parallax.servers.local_aggregation import LocalAggregation
+from keras_parallax.servers.peers import PeersHome
+from keras_parallax.servers.storage import TableSpec
+
+SERVERS = ("auto", "in_process", "peers", "dedicated")
+
+
+def kind_of_home(servers: str, topology: Topology) -> str:
+    """The home that the argument `servers` of a strategy means in a job.
+
+    Raises:
+        ConfigError: There is none, or the job has too many workers for it.
+    """
+    if servers not in SERVERS:
+        raise errors.ConfigError(
+            f"`servers` is one of {SERVERS}. Received: servers={servers!r}"
+        )
+    if servers == "auto":
+        if topology.servers:
+            return "dedicated"
+        return "peers" if topology.size > 1 else "in_process"
+    if servers == "in_process" and topology.size > 1:
+        raise errors.ConfigError(
+            "servers='in_process' keeps tables in the memory of one worker, where "
+            f"the other {topology.size - 1} of {topology.size} workers cannot reach "
+            "them. Use servers='auto', 'peers' or 'dedicated'."
+        )
+    if servers == "peers" and topology.size == 1:
+        return "in_process"
+    return servers
+
+
+@dataclasses.dataclass(frozen=True)
+class Settled:
+    """A home, put together.
+
+    Attributes:
+        home: The home.
+        device: Device of this worker.
+        meters: What counts its traffic.
+    """
+
+    home: Home
+    device: str
+    meters: tuple[Meter, ...] = ()
+
+
+def settle(
+    kind: str, session: Session, local_aggregation: bool, wire: Wire
+) -> Settled:
+    """Puts a home together for this worker.
+
+    Args:
+        kind: "in_process", "peers" or "dedicated".
+        session: The job, joined, and connected to its servers if there are any.
+        local_aggregation: Whether the workers of a machine act as one.
+        wire: The form in which rows and gradients travel between machines.
+    """
+    connection = session.connection
+    # A process that is connected has to name its own job, too.
+    gpu = tf.config.list_physical_devices("GPU")
+    device = connection.device if connection else f"/{'GPU' if gpu else 'CPU'}:0"
+    if kind == "in_process":
+        return Settled(InProcessHome(device), device)
+    meter = Meter(device)
+    machines = session.machines if local_aggregation else None
+    two_stages = machines is not None and machines.have_two_stages
+    rank = session.job.rank
+    local = None
+    if two_stages:
+        local = _group("machine", session, machines.neighbours(rank), meter)
+    if kind == "dedicated":
+        return Settled(_dedicated(session, wire, meter, local), device, (meter,))
+    if local is None:
+        everyone = list(range(session.job.size))
+        group = _group("all", session, everyone, meter)
+        return Settled(
+            PeersHome(session.job, device, group, everyone, wire), device, (meter,)
+        )
+    across = _group("lane", session, machines.counterparts(rank), meter)
+    indices = [machines.counterparts(r).index(r) for r in range(session.job.size)]
+    peers = PeersHome(session.job, device, across, indices, wire)
+    lanes = [place[1] for place in machines.places]
+
+    def in_charge(ids: tf.Tensor, spec: TableSpec) -> tf.Tensor:
+        return tf.gather(tf.constant(lanes), peers.owner(ids, spec))
+
+    return Settled(LocalAggregation(peers, local, in_charge), device, (meter,))
+
+
+def _dedicated(
+    session: Session, wire: Wire, meter: Meter, local: Group | None
+) -> Home:
+    connection = session.connection
+    me = session.job.topology.host
+    on_machine = [split_address(server)[0] == me for server in connection.servers]
+    home = DedicatedHome(
+        session.job, connection.server_devices, wire, meter, on_machine
+    )
+    if local is None:
+        return home
+
+    def in_charge(ids: tf.Tensor, spec: TableSpec) -> tf.Tensor:
+        return tf.cast(tf.math.floormod(ids, local.size), tf.int32)
+
+    return LocalAggregation(home, local, in_charge)
+
+
+def _group(name: str, session: Session, ranks: Sequence[int], meter: Meter) -> Group:
+    rank = session.job.rank
+    machines = session.machines
+    here = machines.neighbours(rank) if machines is not None else [rank]
+    return Group(
+        name=name,
+        size=len(ranks),
+        index=list(ranks).index(rank),
+        on_machine=tuple(r in here for r in ranks),
+        meter=meter,
+        process_set=session.process_set(ranks),
+    )

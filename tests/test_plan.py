@@ -1,0 +1,96 @@
+"""The plan: plain data, shown as a table, found by path."""
+
+import json
+
+import pytest
+
+from keras_parallax.plan.plan import ALLREDUCE, SERVERS, Entry, Plan
+
+
+def entry(variable, **changed):
+    given = {
+        "variable": variable,
+        "shape": (10, 4),
+        "dtype": "float32",
+        "gradient": "unknown",
+        "road": SERVERS,
+        "partitions": 3,
+        "home": "in_process",
+        "update": "",
+        "reason": "weights of an Embedding are looked up by row",
+    }
+    return Entry(**{**given, **changed})
+
+
+@pytest.fixture
+def plan():
+    plan = Plan()
+    plan.add("a", entry("lm/embedding/embeddings"))
+    plan.add("b", entry("lm/dense/kernel", road=ALLREDUCE, home="workers"))
+    plan.add("c", entry("lm/other/kernel", road=ALLREDUCE, shape=()))
+    return plan
+
+
+def test_iterates_in_order_of_creation(plan):
+    assert len(plan) == 3
+    assert [e.variable for e in plan] == [
+        "lm/embedding/embeddings",
+        "lm/dense/kernel",
+        "lm/other/kernel",
+    ]
+
+
+def test_change_touches_one_entry_and_ignores_strangers(plan):
+    plan.change("a", gradient="sparse")
+    plan.change("unheard of", gradient="dense")
+    assert [e.gradient for e in plan] == ["sparse", "unknown", "unknown"]
+    assert plan.get("a").gradient == "sparse"
+
+
+@pytest.mark.parametrize("path", ["lm/embedding/embeddings", "embeddings"])
+def test_found_by_path_or_its_end(plan, path):
+    assert plan[path].variable == "lm/embedding/embeddings"
+
+
+def test_a_full_path_wins_over_an_end():
+    plan = Plan()
+    plan.add("a", entry("kernel"))
+    plan.add("b", entry("dense/kernel"))
+    assert plan["kernel"].variable == "kernel"
+
+
+@pytest.mark.parametrize(
+    ("path", "found"), [("kernel", 2), ("missing", 0), ("mbeddings", 0)]
+)
+def test_lookup_of_none_or_several_says_which_there_are(plan, path, found):
+    with pytest.raises(KeyError, match=f"'{path}', which names {found} of") as caught:
+        plan[path]
+    assert "lm/dense/kernel" in str(caught.value)
+
+
+def test_json_round_trip(plan):
+    loaded = [
+        Entry(**{**fields, "shape": tuple(fields["shape"])})
+        for fields in json.loads(plan.to_json())
+    ]
+    assert loaded == list(plan)
+
+
+def test_printed_columns_line_up(plan):
+    header, rule, *rows = str(plan).splitlines()
+    assert len(rows) == 3
+    starts = [i for i, c in enumerate(rule) if c == "-" and rule[i - 1 : i] != "-"]
+    assert [header[i:].split()[0] for i in starts] == header.split()
+    for row, line in zip(rows, plan, strict=True):
+        # Each cell begins where its column does, and two spaces keep them apart.
+        assert all(
+            row[i] != " " and row[max(0, i - 2) : i].isspace() for i in starts[1:]
+        )
+        assert row.startswith(line.variable)
+        assert row.endswith(line.reason)
+    assert "10x4" in rows[0]
+    assert "scalar" in rows[2]
+
+
+def test_an_empty_plan_prints():
+    assert "variable" in str(Plan())
