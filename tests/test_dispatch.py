@@ -154,20 +154,7 @@ WHOLE = {
 }
 
 
-KERAS_OPERATORS = pytest.mark.xfail(
-    reason="operators of a Keras variable convert the table itself", strict=True
-)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=KERAS_OPERATORS)
-        if name in ("operator", "slice")
-        else name
-        for name in WHOLE
-    ],
-)
+@pytest.mark.parametrize("name", WHOLE)
 @pytest.mark.parametrize("graph", [False, True], ids=["eager", "graph"])
 def test_other_operations_see_the_whole_value(strategy, name, graph):
     with strategy.scope():
@@ -200,7 +187,6 @@ def test_asking_for_the_shape_reads_nothing(strategy, operation, never_whole):
     np.testing.assert_array_equal(operation(layer.embeddings), operation(plain))
 
 
-@pytest.mark.xfail(reason="autocasting a table reads it whole", strict=True)
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
 def test_mixed_precision(strategy, policy, never_whole):
     with strategy.scope():

@@ -166,9 +166,6 @@ def test_summary_counts_tables(capsys):
     assert model.count_params() == models.build(dense=True).count_params()
 
 
-@pytest.mark.xfail(
-    reason="operators of a Keras variable convert the table itself", strict=True
-)
 def test_gradient_accumulation_takes_the_dense_road():
     def accumulating():
         return keras.optimizers.SGD(0.1, gradient_accumulation_steps=2)
@@ -232,7 +229,6 @@ def test_frozen_embeddings_stay_as_they_are():
     assert not np.array_equal(before[1], after[1])
 
 
-@pytest.mark.xfail(reason="the average's update is taken for a gradient", strict=True)
 def test_moving_averages_of_a_table():
     def averaging():
         return keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.5)

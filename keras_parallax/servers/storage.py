@@ -160,27 +160,31 @@ class Storage:
             initial_rows: `(row ids) -> rows`, in the graph: it runs on the
                 device of the partition, so no row is sent.
         """
-
-        @tf.function(autograph=False)
-        def write(first: tf.Tensor, step: tf.Tensor, place: tf.Tensor, count):
-            partition = self.partitions[write.partition]
-            with tf.device(partition.device):
-                steps = tf.range(tf.cast(count, tf.int64))
-                rows = initial_rows(first + step * steps)
-                partition.scatter(place + steps, rows)
-
         for index in mine:
             partition = self.partitions[index]
-            write.partition = index
-            writer = write.get_concrete_function(
-                *(tf.TensorSpec((), tf.int64) for _ in range(4))
-            )
+            write = _writer(partition, initial_rows)
             for start, stop in partition.pieces(0, partition.num_rows):
                 rows = rows_of(index, start, stop)
-                writer(
+                write(
                     *(
                         tf.constant(number, tf.int64)
                         for number in (rows[0], rows.step, start, len(rows))
                     )
                 )
             partition.wait()
+
+
+def _writer(partition: Partition, initial_rows: Callable) -> Callable:
+    """Writes initial rows: `(first row, step, first place, count)`, all int64.
+
+    One for each partition, for a function is traced once for arguments of its types.
+    """
+
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec((), tf.int64)] * 4)
+    def write(first, step, place, count):
+        with tf.device(partition.device):
+            steps = tf.range(count)
+            rows = initial_rows(first + step * steps)
+            partition.scatter(place + steps, rows)
+
+    return write.get_concrete_function()

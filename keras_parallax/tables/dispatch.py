@@ -39,8 +39,10 @@ class TableDispatcher(tf.__internal__.dispatch.GlobalOpDispatcher):
             return self.NOT_SUPPORTED
         if op is tf.convert_to_tensor and isinstance(leaves[0], Table):
             # A Keras variable converting itself on behalf of another operation,
-            # which is the one to be answered.
-            return self.NOT_SUPPORTED
+            # which is the one to be answered; it alone hands a name on. Its
+            # arithmetic converts the value without one, and means the whole.
+            if "name" in kwargs:
+                return self.NOT_SUPPORTED
         answer = _ANSWERS.get(getattr(op, "__name__", ""))
         if answer is not None:
             found = answer(_bind(op, args, kwargs))
@@ -56,7 +58,7 @@ def _bind(op, args, kwargs) -> dict[str, Any]:
 
 def _whole(leaf: Any) -> Any:
     table = table_of(leaf)
-    return leaf if table is None else table.read_value()
+    return leaf if table is None else _autocast(leaf, table.read_value())
 
 
 def _static(value: Any) -> Any:
@@ -105,8 +107,12 @@ def _rank(given: dict) -> Any:
 
 def _cast(given: dict) -> Any:
     table = table_of(given["x"])
-    same = table is not None and tf.as_dtype(given["dtype"]) == table.dtype
-    return given["x"] if same else NotImplemented
+    kind = tf.as_dtype(given["dtype"])
+    # A Keras variable autocasts its value while it converts itself: what is looked
+    # up in it is cast instead.
+    autocasts = isinstance(given["x"], Table) and kind.is_floating
+    same = table is not None and kind == table.dtype
+    return given["x"] if same or autocasts else NotImplemented
 
 
 _ANSWERS = {

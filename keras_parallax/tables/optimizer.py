@@ -11,6 +11,7 @@ import inspect
 import logging
 from collections.abc import Callable
 
+import keras
 import tensorflow as tf
 
 from keras_parallax import errors
@@ -47,7 +48,12 @@ class TableOptimizer:
 
     def study(self, table: Table, function: Callable, args: tuple, kwargs) -> None:
         """Notes, while a step is probed, when the table must go the dense way."""
-        if table.owner is not None or not _has_slices(args):
+        if table.owner is not None or not args:
+            return
+        if tf.is_tensor(args[0]) and not _has_slices(args):
+            # Some transformations of gradients make them dense: global_clipnorm.
+            table.gradients_seen.add("dense")
+        if not _has_slices(args):
             return
         steps = [Step(function, (GRADIENT, *args[1:]), kwargs)]
         if not self._behaviour(table, steps).by_row:
@@ -70,6 +76,9 @@ class TableOptimizer:
                 f"`routes={{'{table.owner.path}': 'allreduce'}}`.",
                 table=table.owner.path,
             )
+        if args and isinstance(args[0], keras.Variable | tf.Variable | Table):
+            # Not a gradient: the moving average, to become the value.
+            return function(table, *args, **kwargs)
         steps = self._take_pending(table)
         if not args:
             self._pending[table._unique_id] = (

@@ -297,6 +297,7 @@ def _add_operators() -> None:
         setattr(Table, f"__{name}__", forward)
         if name in reflected:
             setattr(Table, f"__r{name}__", backward)
+    Table.__getitem__ = lambda self, index: self.read_value()[index]
 
 
 _add_operators()
