@@ -13,7 +13,7 @@ from collections.abc import Callable
 import tensorflow as tf
 from tensorflow.python.distribute import distribute_lib, values
 
-from keras_parallax import errors
+from keras_parallax import scope
 from keras_parallax.collectives.dense import DenseRoad
 from keras_parallax.data import share_of
 from keras_parallax.keras_steps import Step, step_of
@@ -22,6 +22,7 @@ from keras_parallax.plan.probe import probe
 from keras_parallax.shares import MeanVariable, MetricVariable, ShareWeights
 from keras_parallax.tables.factory import TableFactory
 from keras_parallax.tables.optimizer import TableOptimizer
+from keras_parallax.tables.server_variable import ServerVariable
 from keras_parallax.tables.table import Table
 from keras_parallax.tables.traffic import StepTraffic
 
@@ -39,6 +40,7 @@ class ParallaxExtended(tf.compat.v1.distribute.StrategyExtended):
         traffic: Collects what a step wants of tables.
         rank: Rank of this worker.
         size: Number of workers.
+        together: Whether the workers take their steps together.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class ParallaxExtended(tf.compat.v1.distribute.StrategyExtended):
         traffic: StepTraffic,
         rank: int,
         size: int,
+        together: bool = True,
     ):
         super().__init__(strategy)
         self._default_device = device
@@ -64,9 +67,10 @@ class ParallaxExtended(tf.compat.v1.distribute.StrategyExtended):
         self._size = size
         self._optimizer = optimizer
         self._traffic = traffic
-        self._weights = ShareWeights(dense, size)
+        self._weights = ShareWeights(dense, size, together)
         self._step = Step()
         self._probing = False
+        self._sums_on_servers = False
 
     # Creation of variables.
 
@@ -74,7 +78,7 @@ class ParallaxExtended(tf.compat.v1.distribute.StrategyExtended):
         owner = kwargs.pop("colocate_with", None)
         with tf.init_scope(), tf.device(self._device):
             variable = self._factory.create(next_creator, kwargs, owner)
-            if self._size == 1 or isinstance(variable, Table):
+            if self._size == 1 or isinstance(variable, Table | ServerVariable):
                 return variable
             return self._on_every_worker(variable, kwargs)
 
@@ -102,21 +106,25 @@ class ParallaxExtended(tf.compat.v1.distribute.StrategyExtended):
 
     def colocate_vars_with(self, colocate_with_variable):
         """Slots of a table are tables beside it."""
-        made_by = getattr(colocate_with_variable, "_distribute_strategy", None)
-        if made_by is not self._container_strategy():
-            raise errors.ScopeError(
-                f"The variable {colocate_with_variable.name} was created outside of "
-                "the strategy's scope, but is trained by an optimizer created inside "
-                "of it. Move the line that builds the model into "
-                "`with strategy.scope():`, beside `model.compile(...)`."
-            )
-        if not isinstance(colocate_with_variable, Table):
+        self._refuse_foreign_variable(colocate_with_variable)
+        table = colocate_with_variable
+        if isinstance(table, ServerVariable):
+            table = table.table
+        if not isinstance(table, Table):
             return contextlib.nullcontext()
 
         def beside(next_creator, **kwargs):
-            return next_creator(colocate_with=colocate_with_variable, **kwargs)
+            return next_creator(colocate_with=table, **kwargs)
 
         return tf.variable_creator_scope(beside)
+
+    def _scope(self, strategy):
+        return scope.Scope(super()._scope(strategy))
+
+    def _refuse_foreign_variable(self, variable) -> None:
+        made_by = getattr(variable, "_distribute_strategy", None)
+        if made_by is not self._container_strategy():
+            raise scope.built_outside(variable.name)
 
     # Running a step.
 
@@ -134,12 +142,7 @@ class ParallaxExtended(tf.compat.v1.distribute.StrategyExtended):
         optimizer = getattr(self._step.model, "optimizer", None)
         made_by = getattr(optimizer, "_distribution_strategy", None)
         if made_by not in (None, self._container_strategy()):
-            raise errors.ScopeError(
-                f"The model {self._step.model.name} was built inside of the "
-                "strategy's scope, but its optimizer was created outside of it. Move "
-                "the line `model.compile(...)`, and the optimizer if it is made "
-                "before, into `with strategy.scope():`."
-            )
+            raise scope.compiled_outside(f"The model {self._step.model.name}")
 
     def _call_for_each_replica(self, fn: Callable, args: tuple, kwargs: dict):
         replica = tf.distribute.ReplicaContext(
@@ -150,7 +153,9 @@ class ParallaxExtended(tf.compat.v1.distribute.StrategyExtended):
                 self._settle(fn, args, kwargs)
             with (
                 self._weights.of_step(self._step.model, args),
-                self._traffic.step(),
+                self._traffic.step(
+                    self._factory.server_variables, self._step.trains
+                ),
             ):
                 outputs = fn(*args, **kwargs)
             if self._step.predicts:
@@ -176,8 +181,13 @@ class ParallaxExtended(tf.compat.v1.distribute.StrategyExtended):
         flat = self._weights.apply(tf.nest.flatten(value))
         # Slices are summed where their destination is known: in `update`.
         dense = [g for g in flat if not isinstance(g, tf.IndexedSlices)]
+        gradients = self._weights.are_gradients(flat)
+        self._sums_on_servers = gradients and bool(self._factory.server_variables)
+        if self._sums_on_servers:
+            self._traffic.expect(len(flat))
+            return tf.nest.pack_sequence_as(value, flat)
         self._traffic.expect(len(flat) - len(dense))
-        if self._weights.are_gradients(flat):
+        if gradients:
             reduced = iter(self._dense.reduce_gradients(dense))
         else:
             reduced = iter(self._dense.all_reduce(dense))
@@ -196,7 +206,9 @@ class ParallaxExtended(tf.compat.v1.distribute.StrategyExtended):
 
     def _reduce_to(self, reduce_op, value, destinations, options):
         del destinations, options
-        local = value.values[0] if isinstance(value, values.DistributedValues) else value
+        local = (
+            value.values[0] if isinstance(value, values.DistributedValues) else value
+        )
         (total,) = self._dense.all_reduce([tf.convert_to_tensor(local)])
         return self._averaged(total, reduce_op)
 
@@ -228,6 +240,8 @@ class ParallaxExtended(tf.compat.v1.distribute.StrategyExtended):
 
     def _update(self, var, fn, args, kwargs, group):
         del group
+        # An optimizer without slots asks for nothing before.
+        self._refuse_foreign_variable(var)
         if isinstance(var, Table) and var.replica is None:
             act = self._optimizer.study if self._probing else self._optimizer.update
             return act(var, fn, args, kwargs)
@@ -235,7 +249,12 @@ class ParallaxExtended(tf.compat.v1.distribute.StrategyExtended):
         if args:
             kind = "sparse" if slices else "dense"
             self._plan.change(var._unique_id, gradient=kind)
-        if slices:
+        if isinstance(var, ServerVariable):
+            if args:
+                args = (var.slices(args[0]), *args[1:])
+            act = self._optimizer.study if self._probing else self._optimizer.update
+            return act(var.table, fn, args, kwargs)
+        if args and (slices or self._sums_on_servers):
             # A dense variable whose rows were looked up: the sum of its slices is
             # what the mathematics asks for, duplicates included.
             gradient = tf.convert_to_tensor(args[0])

@@ -19,10 +19,12 @@ class Step:
     Attributes:
         model: The model; None in a custom loop.
         predicts: Whether its outputs are predictions to be gathered.
+        trains: Whether it may update variables.
     """
 
     model: keras.Model | None = None
     predicts: bool = False
+    trains: bool = True
 
 
 def step_of(function: Callable) -> Step:
@@ -30,9 +32,9 @@ def step_of(function: Callable) -> Step:
     function = inspect.unwrap(function)
     owner = getattr(function, "__self__", None)
     if isinstance(owner, keras.Model):
-        return Step(owner)
+        return Step(owner, trains=function.__name__ != "test_step")
     if "make_predict_function" in getattr(function, "__qualname__", ""):
         for cell in function.__closure__ or ():
             if isinstance(cell.cell_contents, keras.Model):
-                return Step(cell.cell_contents, predicts=True)
+                return Step(cell.cell_contents, predicts=True, trains=False)
     return Step()

@@ -25,11 +25,14 @@ class ShareWeights:
     Args:
         dense: The dense road.
         size: Number of workers.
+        together: Whether the workers take their steps together; else no step may
+            wait for another worker's.
     """
 
-    def __init__(self, dense: DenseRoad, size: int):
+    def __init__(self, dense: DenseRoad, size: int, together: bool = True):
         self._dense = dense
         self._size = size
+        self._together = together
         self._model: keras.Model | None = None
         self._weight: tf.Tensor | None = None
         self._empty: tf.Tensor | None = None
@@ -43,7 +46,8 @@ class ShareWeights:
         """
         before = self._model, self._weight, self._empty
         count = None
-        if self._size > 1 and model is not None and averages(model):
+        weighs = self._together and self._size > 1
+        if weighs and model is not None and averages(model):
             count = _unknown_length(args)
         self._model, self._weight, self._empty = model, None, None
         if count is not None:
@@ -64,6 +68,8 @@ class ShareWeights:
 
     def mean(self, value: tf.Tensor) -> tf.Tensor:
         """Mean of `value` over all examples, where each worker has its mean."""
+        if not self._together:
+            return value
         weighed = value if self._weight is None else self._weigh(value)
         (total,) = self._dense.all_reduce([weighed], "mean")
         return total / tf.cast(self._size, total.dtype)

@@ -22,7 +22,7 @@ from keras_parallax.extended import ParallaxExtended
 from keras_parallax.plan.plan import ALLREDUCE, Plan
 from keras_parallax.plan.routing import Routing
 from keras_parallax.plan.traffic import TableTraffic, Traffic
-from keras_parallax.servers.choice import kind_of_home, settle
+from keras_parallax.servers.choice import Manner, kind_of_home, settle
 from keras_parallax.tables import dispatch
 from keras_parallax.tables.factory import TableFactory
 from keras_parallax.tables.optimizer import TableOptimizer
@@ -63,7 +63,8 @@ class ParallaxStrategy(tf.distribute.Strategy):
     Args:
         cluster_resolver: A `tf.distribute.cluster_resolver.ClusterResolver`; by
             default the environment tells (the launcher's, Horovod's, TF_CONFIG).
-        architecture: "hybrid", or "allreduce" to make no tables.
+        architecture: "hybrid"; "ps" to keep dense variables on servers, too; or
+            "allreduce" to make no tables.
         routes: `{pattern: road}`, with roads "servers" and "allreduce", for
             variables whose path matches the pattern as a file name would; the first
             match decides. By default the weights of `keras.layers.Embedding` become
@@ -76,6 +77,11 @@ class ParallaxStrategy(tf.distribute.Strategy):
         sparse_update: "lazy" updates the rows that a batch touches; "exact" does
             to every row what the optimizer does with a dense gradient; "auto" is
             lazy where both are the same, which is tried out, and exact elsewhere.
+        synchronous: Whether a step's update is the sum over all workers. If not, each
+            worker's push is applied as it comes, on server processes, where dense
+            variables live then, too.
+        max_staleness: Where it is not: how many steps a worker may be ahead of the
+            slowest; None for any number, 0 for synchronous training.
         local_aggregation: Where several machines have several workers each, let
             a row cross a machine's boundary once for all its workers, and sum
             gradients on the machine before they leave it.
@@ -99,13 +105,23 @@ class ParallaxStrategy(tf.distribute.Strategy):
         servers: str = "auto",
         partitions: str | int | Mapping[str, int] = "auto",
         sparse_update: str = "auto",
+        synchronous: bool = True,
+        max_staleness: int | None = None,
         local_aggregation: bool = True,
         wire: str | None = None,
         dense_wire: str | None = None,
     ):
+        _check_staleness(synchronous, max_staleness)
+        # Nobody ahead of the slowest is what synchronous means.
+        synchronous = synchronous or max_staleness == 0
+        manner = Manner(local_aggregation, Wire(wire), synchronous, max_staleness)
+        if not synchronous and architecture == "hybrid":
+            architecture = "ps"  # An all-reduce would wait for every worker.
         routing = Routing(architecture, routes, partitions)
         topology = resolve(cluster_resolver=cluster_resolver)
-        kind = kind_of_home(servers, topology)
+        kind = kind_of_home(
+            servers, topology, _needs_servers(architecture, synchronous)
+        )
         if topology.task == "ps":
             _serve(topology)
         use_gpu_of(topology.local_rank)
@@ -114,7 +130,7 @@ class ParallaxStrategy(tf.distribute.Strategy):
         self._session = session
         self._topology = topology
         self._plan = Plan()
-        settled = settle(kind, session, local_aggregation, Wire(wire))
+        settled = settle(kind, session, manner)
         home, device = settled.home, settled.device
         self._home = home
         self._meters = settled.meters
@@ -133,6 +149,7 @@ class ParallaxStrategy(tf.distribute.Strategy):
                 traffic=traffic,
                 rank=job.rank,
                 size=job.size,
+                together=synchronous,
             )
         )
         self._factory = factory
@@ -169,6 +186,13 @@ class ParallaxStrategy(tf.distribute.Strategy):
     def plan(self) -> Plan:
         """Which road each variable takes, and why; `print` shows a table."""
         return self._plan
+
+    @property
+    def max_lead_steps(self) -> int | None:
+        """The most steps that this worker was seen ahead of the slowest; None where
+        `max_staleness` does not bound it."""
+        clock = getattr(self._home, "clock", None)
+        return None if clock is None else clock.max_lead_steps
 
     @property
     def traffic(self) -> Traffic:
@@ -246,6 +270,22 @@ class ParallaxStrategy(tf.distribute.Strategy):
                 "`with strategy.scope():`.",
                 self.num_workers,
             )
+
+
+def _needs_servers(architecture: str, synchronous: bool) -> str:
+    if not synchronous:
+        return "synchronous=False"
+    return "architecture='ps'" if architecture == "ps" else ""
+
+
+def _check_staleness(synchronous: bool, max_staleness: int | None) -> None:
+    if max_staleness is None:
+        return
+    if type(max_staleness) is not int or max_staleness < 0 or synchronous:
+        raise errors.ConfigError(
+            "`max_staleness` is a number of steps, from 0, for `synchronous=False`. "
+            f"Received: max_staleness={max_staleness!r}, synchronous={synchronous!r}"
+        )
 
 
 def _steps_of(model: keras.Model) -> Callable[[], int | None]:

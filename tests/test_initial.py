@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 from keras_parallax import errors
+from keras_parallax.servers import storage
 from keras_parallax.tables import initial
 from tests.twins import parallax
 
@@ -80,12 +81,12 @@ def test_elements_are_drawn_independently(name):
         assert abs(np.corrcoef(a, b)[0, 1]) < 0.1
 
 
-@pytest.mark.parametrize("name", ["uniform", "glorot_normal", "fan_out"])
+@pytest.mark.parametrize("name", SEEDED)
 def test_any_number_of_partitions_gives_the_same_table(name):
     one = table(SEEDED[name](), (53, 4), partitions=1)
     for partitions in (2, 7, 53):
-        np.testing.assert_allclose(
-            table(SEEDED[name](), (53, 4), partitions=partitions), one, rtol=1e-6
+        np.testing.assert_array_equal(
+            table(SEEDED[name](), (53, 4), partitions=partitions), one
         )
 
 
@@ -123,9 +124,64 @@ def test_constants(initializer, value, monkeypatch):
     )
 
 
-def test_a_constant_for_each_element():
-    rows = np.random.default_rng(0).normal(size=(53, 4)).astype("float32")
+ROWS = np.random.default_rng(0).normal(size=(53, 4)).astype("float32")
+
+
+def never_called(*arguments, **options):
+    raise AssertionError("The initializer was called: it copies the array whole.")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+def test_an_array_is_never_made_a_tensor(dtype, monkeypatch):
+    never_whole(monkeypatch)
+    monkeypatch.setattr(kinds.Constant, "__call__", never_called)
+    rows = ROWS.astype(dtype)
     np.testing.assert_array_equal(table(kinds.Constant(rows), (53, 4)), rows)
+    # Keras wraps an array that is given as it is into a function of its own.
+    np.testing.assert_array_equal(table(rows, (53, 4)), rows)
+
+
+def test_a_constant_for_each_column():
+    found = table(kinds.Constant([1.0, 2.0, 3.0, 4.0]), (53, 4))
+    np.testing.assert_array_equal(found, np.tile([1.0, 2.0, 3.0, 4.0], (53, 1)))
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_a_mapped_file(partitions, tmp_path, monkeypatch):
+    monkeypatch.setattr(storage, "PIECE_BYTES", 100)
+    np.save(tmp_path / "rows.npy", ROWS)
+    mapped = np.load(tmp_path / "rows.npy", mmap_mode="r")
+    found = table(kinds.Constant(mapped), (53, 4), partitions)
+    np.testing.assert_array_equal(found, ROWS)
+    np.testing.assert_array_equal(mapped, ROWS)
+
+
+def test_an_array_of_another_shape_is_refused():
+    with pytest.raises(errors.TableError, match=r"\(53, 3\); expected \(53, 4\)"):
+        table(kinds.Constant(ROWS[:, :3]), (53, 4))
+
+
+class Crowd:
+    """A job as seen by worker 1, whose worker 0 has other arrays."""
+
+    def gather(self, value):
+        return ["another", value]
+
+    def broadcast(self, array, root):
+        assert root == 0
+        return array + 1
+
+
+def test_where_arrays_differ_worker_0_has_its_way():
+    found = initial.initial_value(ROWS, (53, 4), tf.float32, Crowd(), "table")
+    np.testing.assert_array_equal(found.array(), ROWS + 1)
+
+
+def test_large_arrays_that_differ_are_refused(monkeypatch):
+    never_whole(monkeypatch)
+    found = initial.initial_value(ROWS, (53, 4), tf.float32, Crowd(), "table")
+    with pytest.raises(errors.TableError, match=r"ranks \[1\] differ from rank 0's"):
+        found.array()
 
 
 def test_a_subclass_that_draws_otherwise_is_asked_itself():

@@ -238,24 +238,45 @@ def test_moving_averages_of_a_table():
     assert not np.allclose(model.get_weights()[0], latest[0])
 
 
-def test_a_model_built_outside_of_the_scope_is_refused():
-    strategy = parallax()
+@pytest.fixture(params=["sgd", "adagrad"], ids=["without-slots", "with-slots"])
+def optimizer(request):
+    return request.param
+
+
+@pytest.mark.parametrize(
+    "compiling", [{}, {"run_eagerly": True}], ids=["graph", "eager"]
+)
+def test_a_model_built_outside_of_the_scope_is_refused(optimizer, compiling):
     model = build_with()
-    with pytest.raises((errors.ScopeError, ValueError), match="scope"):
-        with strategy.scope():
-            model.compile(adagrad(), "mse")
-            x, y = data(1)
-            model.fit(x, y, verbose=0)
+    before = model.get_weights()
+    with parallax().scope():
+        model.compile(optimizer, "mse", **compiling)
+    x, y = data(1)
+    with pytest.raises(errors.ScopeError, match="the line that builds the model"):
+        model.fit(x, y, verbose=0)
+    for weight, kept in zip(model.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(weight, kept)
 
 
-@pytest.mark.xfail(reason="the optimizer's variables fail first", strict=True)
-def test_a_model_compiled_outside_of_the_scope_is_refused():
+def test_a_model_compiled_outside_of_the_scope_is_refused(optimizer):
     with parallax().scope():
         model = build_with()
-    model.compile(adagrad(), "mse")
+    model.compile(optimizer, "mse")
     x, y = data(1)
-    with pytest.raises(errors.ScopeError, match=r"model\.compile"):
+    with pytest.raises(errors.ScopeError, match=r"the line `model\.compile"):
         model.fit(x, y, verbose=0)
+
+
+def test_the_strategy_can_be_set_for_the_whole_program():
+    strategy = parallax()
+    tf.distribute.experimental_set_strategy(strategy)
+    try:
+        model = build_with()
+        model.compile("adagrad", "mse")
+    finally:
+        tf.distribute.experimental_set_strategy(None)
+    model.fit(*data(1), verbose=0)
+    assert strategy.plan["embeddings"].road == "servers"
 
 
 def test_two_strategies_live_side_by_side(twin):

@@ -1,9 +1,10 @@
-"""`keras-parallax run`: launches a job on this machine."""
+"""`keras-parallax run`: launches a job on this machine, or on several over ssh."""
 
 import argparse
 import shutil
+from typing import NoReturn
 
-from keras_parallax.cluster import launch
+from keras_parallax.cluster import hosts, launch
 from keras_parallax.errors import ConfigError
 
 
@@ -11,19 +12,27 @@ def add_parser(commands) -> None:
     """Adds the `run` command to the subparsers of the main parser."""
     parser = commands.add_parser(
         "run",
-        help="Run a script on several workers of this machine.",
-        usage="keras-parallax run -np N [options] -- COMMAND [ARGUMENT ...]",
+        help="Run a script on several workers.",
+        usage="keras-parallax run -np N [options] -- COMMAND [ARGUMENT ...]\n"
+        "       keras-parallax run -H HOST:N,... [options] -- COMMAND [ARGUMENT ...]",
         description="Starts N workers, each running COMMAND, and servers if asked "
         "to; shows their output, and ends all of them when one fails. The exit "
-        "status is that of the process that failed first, 128 + n for signal n.",
+        "status is that of the process that failed first, 128 + n for signal n. "
+        "With -H the workers are started over ssh, by Horovod's launcher.",
     )
     parser.add_argument(
         "-np",
         "--num-workers",
         type=int,
-        default=1,
         metavar="N",
-        help="Number of workers (1).",
+        help="Number of workers (1; with -H, as many as there are slots).",
+    )
+    parser.add_argument(
+        "-H",
+        "--hosts",
+        metavar="HOST:N,...",
+        help="Run on these hosts, with N workers each at most. Each has the same "
+        "folders and programs as this one, and is reached by ssh without a password.",
     )
     parser.add_argument(
         "--servers",
@@ -35,14 +44,14 @@ def add_parser(commands) -> None:
         "--log-dir",
         metavar="D",
         help="Also write the output of each process to a file in this folder: "
-        "worker-0.log, server-0.log and so on.",
+        "worker-0.log, server-0.log and so on; with -H, rank.0/stdout, rank.0/stderr "
+        "and so on.",
     )
     parser.add_argument(
         "--start-timeout",
         type=float,
-        default=120.0,
         metavar="SECONDS",
-        help="How long the servers may take to be ready (120).",
+        help="How long the servers may take to be ready (120); with -H, the hosts.",
     )
     parser.add_argument(
         "command",
@@ -57,7 +66,8 @@ def run(arguments: argparse.Namespace) -> int:
     command = arguments.command
     if command[:1] == ["--"]:
         command = command[1:]
-    _at_least_one("-np", arguments.num_workers)
+    if arguments.num_workers is not None:
+        _at_least_one("-np", arguments.num_workers)
     if arguments.servers is not None:
         _at_least_one("--servers", arguments.servers)
     if not command:
@@ -65,19 +75,45 @@ def run(arguments: argparse.Namespace) -> int:
             "There is no command to run. Write it after `--`, for example "
             "`keras-parallax run -np 2 -- python train.py`."
         )
+    if arguments.hosts is not None:
+        _run_on_hosts(arguments, command)
     if shutil.which(command[0]) is None:
         raise ConfigError(
             f"The command {command[0]!r} is not found on the path, or may not be "
             f"executed. Received: {' '.join(command)}"
         )
+    given = {}
+    if arguments.start_timeout is not None:
+        given["start_timeout_seconds"] = arguments.start_timeout
     return launch.run(
         launch.JobSpec(
             command=command,
-            workers=arguments.num_workers,
+            workers=arguments.num_workers or 1,
             servers=arguments.servers or 0,
             log_dir=arguments.log_dir,
-            start_timeout_seconds=arguments.start_timeout,
+            **given,
         )
+    )
+
+
+def _run_on_hosts(arguments: argparse.Namespace, command: list[str]) -> NoReturn:
+    if arguments.servers is not None:
+        raise ConfigError(
+            "With -H no servers are started beforehand. Leave out --servers: the "
+            "workers keep the tables, or, with ParallaxStrategy(servers='dedicated') "
+            "in the script, the strategy starts a server on each host. Received: "
+            f"--servers {arguments.servers} -H {arguments.hosts}"
+        )
+    where = hosts.parse_hosts(arguments.hosts)
+    hosts.run(
+        hosts.horovod_arguments(
+            command,
+            where,
+            arguments.num_workers,
+            arguments.log_dir,
+            arguments.start_timeout,
+        ),
+        where,
     )
 
 

@@ -32,6 +32,8 @@ class Machines:
             places = tuple(
                 (numbers[slot.host], slot.local_rank) for slot in assign_slots(hosts)
             )
+        elif each * topology.cross_size != size:
+            return None
         else:
             # Launchers number the workers through, machine by machine.
             places = tuple(divmod(rank, each) for rank in range(size))

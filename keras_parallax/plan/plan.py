@@ -66,6 +66,10 @@ class Plan:
         if key in self._entries:
             self._entries[key] = dataclasses.replace(self._entries[key], **fields)
 
+    def rename(self, key: str, new: str) -> None:
+        """Knows the variable that was known as `key` as `new`."""
+        self._entries[new] = self._entries.pop(key)
+
     def get(self, key: str) -> Entry:
         """The entry of the variable known as `key`."""
         return self._entries[key]

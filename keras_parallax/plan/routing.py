@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from keras_parallax import errors
 from keras_parallax.plan.plan import ALLREDUCE, ROADS, SERVERS
 
-ARCHITECTURES = ("hybrid", "allreduce")
+ARCHITECTURES = ("hybrid", "ps", "allreduce")
 
 # Rows move between memories in one piece each, so a partition stays far below
 # the 2 GiB at which TensorFlow refuses a transfer.
@@ -17,7 +17,8 @@ class Routing:
     """Decides road and partitions of variables from what is known at creation.
 
     Args:
-        architecture: "hybrid" or "allreduce" (no tables at all).
+        architecture: "hybrid", "ps" (dense variables on servers, too) or
+            "allreduce" (no tables at all).
         routes: `{pattern: road}`; patterns are matched against the paths of
             variables as in a shell, the first match decides.
         partitions: "auto", a number, or `{pattern: number}`.
@@ -54,6 +55,7 @@ class Routing:
                     f"Received: partitions={partitions!r}"
                 )
         self._architecture = architecture
+        self.dense_on_servers = architecture == "ps"
         self._routes = dict(routes or {})
         self._partitions = partitions
 

@@ -14,6 +14,7 @@ from keras_parallax.cluster.topology import Topology
 from keras_parallax.collectives.exchange import Group
 from keras_parallax.collectives.meter import Meter
 from keras_parallax.collectives.wire import Wire
+from keras_parallax.servers.asynchronous import AsynchronousHome
 from keras_parallax.servers.dedicated import DedicatedHome
 from keras_parallax.servers.home import Home
 from keras_parallax.servers.in_process import InProcessHome
@@ -24,8 +25,14 @@ from keras_parallax.servers.storage import TableSpec
 SERVERS = ("auto", "in_process", "peers", "dedicated")
 
 
-def kind_of_home(servers: str, topology: Topology) -> str:
+def kind_of_home(servers: str, topology: Topology, needs_servers: str = "") -> str:
     """The home that the argument `servers` of a strategy means in a job.
+
+    Args:
+        servers: As given to the strategy.
+        topology: The job's.
+        needs_servers: What of the other arguments asks for server processes, as it
+            was written; empty if nothing does.
 
     Raises:
         ConfigError: There is none, or the job has too many workers for it.
@@ -34,6 +41,13 @@ def kind_of_home(servers: str, topology: Topology) -> str:
         raise errors.ConfigError(
             f"`servers` is one of {SERVERS}. Received: servers={servers!r}"
         )
+    if needs_servers and servers not in ("auto", "dedicated"):
+        raise errors.ConfigError(
+            f"{needs_servers} needs server processes. Received: servers={servers!r}; "
+            "expected 'dedicated' or 'auto'."
+        )
+    if needs_servers:
+        return "dedicated"
     if servers == "auto":
         if topology.servers:
             return "dedicated"
@@ -64,32 +78,49 @@ class Settled:
     meters: tuple[Meter, ...] = ()
 
 
-def settle(
-    kind: str, session: Session, local_aggregation: bool, wire: Wire
-) -> Settled:
+@dataclasses.dataclass(frozen=True)
+class Manner:
+    """How workers and servers exchange.
+
+    Attributes:
+        local_aggregation: Whether the workers of a machine act as one.
+        wire: The form in which rows and gradients travel between machines.
+        synchronous: Whether a step's push is the sum of all workers'.
+        max_staleness: How many steps a worker may be ahead of the slowest, where
+            it is not; None for any number.
+    """
+
+    local_aggregation: bool
+    wire: Wire
+    synchronous: bool = True
+    max_staleness: int | None = None
+
+
+def settle(kind: str, session: Session, manner: Manner) -> Settled:
     """Puts a home together for this worker.
 
     Args:
         kind: "in_process", "peers" or "dedicated".
         session: The job, joined, and connected to its servers if there are any.
-        local_aggregation: Whether the workers of a machine act as one.
-        wire: The form in which rows and gradients travel between machines.
+        manner: How workers and servers exchange.
     """
     connection = session.connection
+    wire = manner.wire
     # A process that is connected has to name its own job, too.
     gpu = tf.config.list_physical_devices("GPU")
     device = connection.device if connection else f"/{'GPU' if gpu else 'CPU'}:0"
     if kind == "in_process":
         return Settled(InProcessHome(device), device)
     meter = Meter(device)
-    machines = session.machines if local_aggregation else None
+    aggregates = manner.local_aggregation and manner.synchronous
+    machines = session.machines if aggregates else None
     two_stages = machines is not None and machines.have_two_stages
     rank = session.job.rank
     local = None
     if two_stages:
         local = _group("machine", session, machines.neighbours(rank), meter)
     if kind == "dedicated":
-        return Settled(_dedicated(session, wire, meter, local), device, (meter,))
+        return Settled(_dedicated(session, manner, meter, local), device, (meter,))
     if local is None:
         everyone = list(range(session.job.size))
         group = _group("all", session, everyone, meter)
@@ -108,14 +139,15 @@ def settle(
 
 
 def _dedicated(
-    session: Session, wire: Wire, meter: Meter, local: Group | None
+    session: Session, manner: Manner, meter: Meter, local: Group | None
 ) -> Home:
     connection = session.connection
     me = session.job.topology.host
     on_machine = [split_address(server)[0] == me for server in connection.servers]
-    home = DedicatedHome(
-        session.job, connection.server_devices, wire, meter, on_machine
-    )
+    given = (session.job, connection.server_devices, manner.wire, meter, on_machine)
+    if not manner.synchronous:
+        return AsynchronousHome(*given, manner.max_staleness)
+    home = DedicatedHome(*given)
     if local is None:
         return home
 

@@ -11,7 +11,8 @@ a slow worker's push.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import tensorflow as tf
 
@@ -113,45 +114,59 @@ class DedicatedHome(Home):
 
     def push(self, contributions: Sequence[Push]) -> tf.Operation:
         """See `Home.push`: one message to each server, one token back."""
-        splits = [partitioning_of(c.storage.spec).split(c.ids) for c in contributions]
         done = []
-        for server, device in enumerate(self.devices):
-            here = self._here(server, [c.storage for c in contributions])
-            if not here:
-                continue
-            places = [splits[c][0][p] for c, p in here]
-            gradients = [
-                contributions[c].gradients
-                if contributions[c].storage.spec.num_partitions == 1
-                else tf.gather(contributions[c].gradients, splits[c][1][p])
-                for c, p in here
-            ]
-            updates = [(contributions[c].update, p) for c, p in here]
+        for server, parcel in self._parcels(contributions):
+            device = self.devices[server]
             if self._job.size == 1:
+                given = zip(parcel.places, parcel.gradients, strict=True)
                 with tf.device(device):
-                    done.append(_run(updates, zip(places, gradients, strict=True)))
+                    done.append(run_updates(parcel.updates, given))
                 continue
-            specs = [contributions[c].storage.spec for c, _ in here]
-            meeting = _Meeting(self._job, device, server, specs, self._wire)
+            meeting = _Meeting(self._job, device, server, parcel.specs, self._wire)
             self._meetings[meeting.name] = meeting
-            arrived = meeting.arrive(places, gradients)
-            self._count(server, sent=[*places, *map(self._wire.encode, gradients)])
+            arrived = meeting.arrive(parcel.places, parcel.gradients)
+            self._count_push(server, parcel)
             if server % self._job.size == self._job.rank:
                 with tf.control_dependencies([arrived]):
                     collected = meeting.collect()
                 with tf.device(device):
-                    updated = _run(updates, collected)
+                    updated = run_updates(parcel.updates, collected)
                 with tf.control_dependencies([updated]):
                     arrived = meeting.release()
             with tf.control_dependencies([arrived]):
                 done.append(meeting.leave())
         return tf.group(*done)
 
+    def _parcels(self, contributions: Sequence[Push]) -> Iterator[tuple[int, _Parcel]]:
+        """What goes to each server that gets anything."""
+        splits = [partitioning_of(c.storage.spec).split(c.ids) for c in contributions]
+        for server in range(len(self.devices)):
+            here = self._here(server, [c.storage for c in contributions])
+            if here:
+                yield (
+                    server,
+                    _Parcel(
+                        specs=[contributions[c].storage.spec for c, _ in here],
+                        places=[splits[c][0][p] for c, p in here],
+                        gradients=[
+                            contributions[c].gradients
+                            if contributions[c].storage.spec.num_partitions == 1
+                            else tf.gather(contributions[c].gradients, splits[c][1][p])
+                            for c, p in here
+                        ],
+                        updates=[(contributions[c].update, p) for c, p in here],
+                    ),
+                )
+
     def close(self) -> None:
         """See `Home.close`; a worker that still waits for this one is told."""
         for meeting in self._meetings.values():
             meeting.close()
         self._meetings.clear()
+
+    def _count_push(self, server: int, parcel: _Parcel) -> None:
+        encoded = [self._wire.encode(gradient) for gradient in parcel.gradients]
+        self._count(server, sent=[*parcel.places, *encoded])
 
     def _count(
         self,
@@ -171,14 +186,26 @@ class DedicatedHome(Home):
         return [
             (index, p)
             for index, storage in enumerate(storages)
-            for p in range(server, storage.spec.num_partitions, len(self.devices))
+            for p in range(storage.spec.num_partitions)
+            if self.server_of(p, storage.spec) == server
         ]
 
     def _writes(self, partition: int) -> bool:
         return partition % self._job.size == self._job.rank
 
 
-def _run(updates: Sequence[tuple], given: Iterable[tuple]) -> tf.Operation:
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Parcel:
+    """What a push has for one server: an entry for each partition there."""
+
+    specs: list[TableSpec]
+    places: list[tf.Tensor]
+    gradients: list[tf.Tensor]
+    updates: list[tuple]
+
+
+def run_updates(updates: Sequence[tuple], given: Iterable[tuple]) -> tf.Operation:
+    """Runs each `(update, partition)` on its places and gradients."""
     return tf.group(
         *(
             update(partition, places, gradients)

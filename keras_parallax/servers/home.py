@@ -15,7 +15,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import tensorflow as tf
 
+from keras_parallax.servers.filling import fill_partitions as fill_partitions
+from keras_parallax.servers.mapped_files import release_pages
 from keras_parallax.servers.partitioning import Partitioning
+from keras_parallax.servers.progress_line import ProgressLine
 from keras_parallax.servers.storage import Partition, Storage, TableSpec
 
 # Updates one partition: `(partition index, places, summed gradients) -> op`.
@@ -58,14 +61,15 @@ class Home(abc.ABC):
 
     Attributes:
         name: "in_process", "dedicated" or "peers".
-        devices: Devices that hold partitions; partition `p` of every table
-            lives on `devices[p mod len(devices)]`.
+        devices: Devices that hold partitions; see `server_of`.
         sends_messages: Whether it saves anything to ask for more at once.
+        is_synchronous: Whether a push is the sum of all workers' contributions.
     """
 
     name: str
     devices: tuple[str, ...]
     sends_messages = True
+    is_synchronous = True
 
     @abc.abstractmethod
     def allocate(
@@ -92,6 +96,14 @@ class Home(abc.ABC):
             any worker, gets the new ones.
         """
 
+    def begin_step(self) -> tf.Operation | None:
+        """Called, in the graph, before a training step's first pull; the pulls wait
+        for what it returns."""
+        return None
+
+    def end_step(self, after: Sequence[tf.Operation]) -> None:  # noqa: B027
+        """Called, in the graph, after a training step's last push."""
+
     def read_rows(self, storage: Storage, start: int, stop: int) -> np.ndarray:
         """Rows `start` to `stop`, outside the graph, fetched in pieces."""
         spec = storage.spec
@@ -109,19 +121,32 @@ class Home(abc.ABC):
     def assign_rows(self, storage: Storage, start: int, rows: np.ndarray) -> None:
         """Overwrites rows from `start` on, outside the graph, in pieces.
 
-        Every worker calls it, with the same rows.
+        Every worker calls it, with the same rows. Rows in a file that is mapped into
+        memory are read once, from the beginning to the end, and never held all.
         """
-        partitioning = partitioning_of(storage.spec)
+        spec = storage.spec
+        partitioning = partitioning_of(spec)
+        dtype = spec.dtype.as_numpy_dtype
         stop = start + len(rows)
-        for index, partition in enumerate(storage.partitions):
-            if not self._writes(index):
-                continue
-            places = partitioning.places(index, start, stop)
-            for first, last in partition.pieces(places.start, places.stop):
-                found = partitioning.rows(index, first, last)
-                piece = rows[found.start - start : found.stop - start : found.step]
-                partition.scatter(tf.range(first, last, dtype=tf.int64), piece)
-            partition.wait()
+        mine = [p for p in range(spec.num_partitions) if self._writes(p)]
+        with ProgressLine(f"writing {spec.label}", len(rows), 0 in mine) as line:
+            for first in range(start, stop, spec.piece_rows):
+                last = min(first + spec.piece_rows, stop)
+                for index in mine:
+                    places = partitioning.places(index, first, last)
+                    if not places:
+                        continue
+                    found = partitioning.rows(index, places.start, places.stop)
+                    piece = rows[found.start - start : found.stop - start : found.step]
+                    storage.partitions[index].scatter(
+                        tf.range(places.start, places.stop, dtype=tf.int64),
+                        np.ascontiguousarray(piece, dtype),
+                    )
+                # What was sent and has not arrived is held by this process.
+                for index in mine:
+                    storage.partitions[index].wait()
+                release_pages(rows)
+                line.add(last - first)
 
     def _read_piece(
         self, index: int, partition: Partition, first: int, last: int
@@ -141,9 +166,9 @@ class Home(abc.ABC):
             if self._writes(index):
                 partition.destroy()
 
-    def device_of(self, partition: int) -> str:
-        """Device that holds partition `partition` of every table."""
-        return self.devices[partition % len(self.devices)]
+    def server_of(self, partition: int, spec: TableSpec) -> int:
+        """Index among `devices` of the one that holds a partition of a table."""
+        return (partition + spec.first_home) % len(self.devices)
 
     def open(self, spec: TableSpec) -> Storage:
         """Opens a table's partitions by name, where they live."""
@@ -152,7 +177,7 @@ class Home(abc.ABC):
             spec,
             [
                 Partition(
-                    self.device_of(p),
+                    self.devices[self.server_of(p, spec)],
                     f"keras_parallax/{spec.name}/{p}",
                     partitioning.size(p),
                     spec,
@@ -168,22 +193,6 @@ class Home(abc.ABC):
 def partitioning_of(spec: TableSpec) -> Partitioning:
     """The partition arithmetic of a table."""
     return Partitioning(spec.num_rows, spec.num_partitions)
-
-
-def fill_partitions(
-    storage: Storage,
-    mine: list[int],
-    constant: float | None,
-    initial_rows: Callable | None,
-) -> None:
-    """Allocates the partitions `mine` and writes their initial rows."""
-    for index in mine:
-        storage.partitions[index].allocate(constant or 0.0)
-    # A function may overtake an operation called before it, so each is waited for.
-    for index in mine:
-        storage.partitions[index].wait()
-    if initial_rows is not None:
-        storage.fill(mine, partitioning_of(storage.spec).rows, initial_rows)
 
 
 def sum_by_row(

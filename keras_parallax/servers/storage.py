@@ -6,10 +6,12 @@ same server holds the same rows. What is here works the same for all homes.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
+
+from keras_parallax.servers.progress_line import in_words
 
 # Rows cross between processes outside the graph in pieces of at most this size:
 # far below the 2 GiB at which a transfer fails, large enough to be quick.
@@ -26,6 +28,9 @@ class TableSpec:
         row_shape: Shape of one row, `()` for a table of scalars.
         dtype: Type of its elements.
         num_partitions: Number of partitions.
+        first_home: Which of a home's devices holds the first partition; the others
+            follow in turn.
+        path: Path of the variable in the model, for messages.
     """
 
     name: str
@@ -33,6 +38,15 @@ class TableSpec:
     row_shape: tuple[int, ...]
     dtype: tf.DType
     num_partitions: int
+    first_home: int = 0
+    path: str = ""
+
+    @property
+    def label(self) -> str:
+        """What people are told of the table: path, shape, type and size."""
+        shape = " x ".join(f"{n:,}" for n in (self.num_rows, *self.row_shape))
+        size = in_words(self.table_bytes)
+        return f"{self.path or self.name} ({shape} {self.dtype.name}, {size})"
 
     @property
     def row_bytes(self) -> int:
@@ -148,43 +162,3 @@ class Storage:
     def __init__(self, spec: TableSpec, partitions: Sequence[Partition]):
         self.spec = spec
         self.partitions = list(partitions)
-
-    def fill(
-        self, mine: Sequence[int], rows_of: Callable, initial_rows: Callable
-    ) -> None:
-        """Writes initial rows into partitions, where they live and in pieces.
-
-        Args:
-            mine: Partitions that this worker is to fill.
-            rows_of: `(partition, start, stop) -> range` of table rows.
-            initial_rows: `(row ids) -> rows`, in the graph: it runs on the
-                device of the partition, so no row is sent.
-        """
-        for index in mine:
-            partition = self.partitions[index]
-            write = _writer(partition, initial_rows)
-            for start, stop in partition.pieces(0, partition.num_rows):
-                rows = rows_of(index, start, stop)
-                write(
-                    *(
-                        tf.constant(number, tf.int64)
-                        for number in (rows[0], rows.step, start, len(rows))
-                    )
-                )
-            partition.wait()
-
-
-def _writer(partition: Partition, initial_rows: Callable) -> Callable:
-    """Writes initial rows: `(first row, step, first place, count)`, all int64.
-
-    One for each partition, for a function is traced once for arguments of its types.
-    """
-
-    @tf.function(autograph=False, input_signature=[tf.TensorSpec((), tf.int64)] * 4)
-    def write(first, step, place, count):
-        with tf.device(partition.device):
-            steps = tf.range(count)
-            rows = initial_rows(first + step * steps)
-            partition.scatter(place + steps, rows)
-
-    return write.get_concrete_function()

@@ -12,9 +12,11 @@ from keras_parallax.cluster.job import Job
 from keras_parallax.plan.plan import ALLREDUCE, SERVERS, Entry, Plan
 from keras_parallax.plan.routing import Routing
 from keras_parallax.servers.home import Home
+from keras_parallax.servers.memory import MemoryGuard
 from keras_parallax.servers.storage import TableSpec
 from keras_parallax.tables.creation import Creation
 from keras_parallax.tables.initial import initial_value
+from keras_parallax.tables.server_variable import ServerVariable
 from keras_parallax.tables.table import Table
 from keras_parallax.tables.traffic import StepTraffic
 
@@ -46,8 +48,10 @@ class TableFactory:
         scope_name: str,
     ):
         self.tables: list[Table] = []
+        self.server_variables: list[ServerVariable] = []
         self._job = job
         self._home = home
+        self._memory = MemoryGuard(job, home)
         self._traffic = traffic
         self._routing = routing
         self._plan = plan
@@ -77,6 +81,8 @@ class TableFactory:
         if road == SERVERS:
             return self._make(made, next_creator, kwargs, None, reason)
         variable = next_creator(**kwargs)
+        if made.trainable and self._routing.dense_on_servers:
+            return self._on_server(made, next_creator, kwargs, variable)
         if made.trainable:
             self._plan.add(
                 variable._unique_id,
@@ -92,6 +98,19 @@ class TableFactory:
                     reason=reason,
                 ),
             )
+        return variable
+
+    def _on_server(
+        self, made: Creation, next_creator: Callable, kwargs: dict, copy: tf.Variable
+    ) -> ServerVariable:
+        reason = "everything is on servers"
+        table = self._make(made, next_creator, kwargs, None, reason, whole=copy)
+        variable = ServerVariable(self._strategy, copy, table)
+        # The optimizer's slots are found by the identity of what Keras holds.
+        self._plan.rename(table._unique_id, variable._unique_id)
+        table._unique_id = variable._unique_id
+        copy.assign(variable.numpy())
+        self.server_variables.append(variable)
         return variable
 
     def unsettled(self) -> bool:
@@ -136,9 +155,16 @@ class TableFactory:
         kwargs: dict,
         owner: Table | None,
         reason: str,
+        whole: tf.Variable | None = None,
     ) -> Table:
-        num_rows, *row_shape = made.shape
-        if owner is None:
+        is_whole = whole is not None or (owner is not None and owner.is_whole)
+        num_rows, *row_shape = (1, *made.shape) if is_whole else made.shape
+        first_home = 0
+        if is_whole:
+            count = 1
+            # Whole variables go to the servers in turn, a variable's slots beside it.
+            first_home = self._made if owner is None else owner.storage.spec.first_home
+        elif owner is None:
             count = self._routing.partitions(
                 made.path,
                 num_rows,
@@ -154,9 +180,16 @@ class TableFactory:
             row_shape=tuple(row_shape),
             dtype=made.dtype,
             num_partitions=count,
+            first_home=first_home,
+            path=made.path,
         )
+        self._memory.check(spec, slot_of="" if owner is None else owner.path)
         begin = initial_value(
-            made.initial_value, made.shape, made.dtype, self._job.share, made.path
+            made.initial_value if whole is None else self._job.share(whole.numpy()),
+            made.shape,
+            made.dtype,
+            self._job,
+            made.path,
         )
 
         def plain_variable(value: np.ndarray, trainable: bool) -> tf.Variable:
@@ -178,12 +211,14 @@ class TableFactory:
             strategy=self._strategy,
             owner=owner,
             barrier=self._job.barrier,
+            is_whole=is_whole,
         )
         if begin.array is not None:
             table.assign(begin.array())
         if owner is None:
             self.tables.append(table)
-            self._unsettled.add(table)
+            if not is_whole:
+                self._unsettled.add(table)
             self._plan.add(
                 table._unique_id,
                 Entry(

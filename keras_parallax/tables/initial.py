@@ -9,6 +9,7 @@ Generators, OOPSLA 2014), which is cheap wherever the rows live.
 
 import dataclasses
 import math
+import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_parallax import errors
+from keras_parallax.cluster.job import Job
 
 # The largest initial value that is made whole, when its initializer is one that
 # we cannot make row by row.
@@ -25,6 +27,9 @@ WHOLE_LIMIT_BYTES = 256 << 20
 # Keras draws from a normal truncated at two standard deviations and divides the
 # wanted deviation by what is left of it.
 _TRUNCATED_DEVIATION = 0.87962566103423978
+
+# A multiple of the elements that any processor computes at once.
+_VECTOR = 64
 
 RowFunction = Callable[[tf.Tensor], tf.Tensor]
 
@@ -36,7 +41,8 @@ class InitialValue:
     Attributes:
         constant: Every element has this value.
         rows: `(row ids) -> rows`, in the graph.
-        array: Makes the whole value, to be sent in pieces.
+        array: Returns the whole value, to be sent in pieces: a view of what the
+            user gave, such as a mapped file, of any type.
     """
 
     constant: float | None = None
@@ -45,7 +51,7 @@ class InitialValue:
 
 
 def initial_value(
-    value: Any, shape: Sequence[int], dtype: tf.DType, share: Callable, path: str
+    value: Any, shape: Sequence[int], dtype: tf.DType, job: Job, path: str
 ) -> InitialValue:
     """Reads what Keras hands to `tf.Variable` as initial value.
 
@@ -54,22 +60,25 @@ def initial_value(
             initializer.
         shape: Shape of the whole table.
         dtype: Type of its elements.
-        share: Returns worker 0's value of its argument on every worker.
+        job: This worker's place in the job.
         path: Path of the variable, for messages.
 
     Raises:
         TableError: The initializer cannot be made row by row, and the table is
-            too large to be made whole.
+            too large to be made whole; or an array does not fit the table, or is
+            another on each worker.
     """
-    if not callable(value):
-        return InitialValue(array=lambda: np.asarray(value))
     initializer = _initializer_inside(value)
+    array = _array_of(initializer)
+    if array is not None:
+        given = _broadcast(array, shape, path)
+        return InitialValue(array=lambda: _same_on_all_workers(given, dtype, job, path))
     constant = _constant_of(initializer)
     if constant is not None:
         return InitialValue(constant=constant)
     draw = _distribution_of(initializer, shape)
     if draw is not None:
-        seed = share(_seed_of(initializer))
+        seed = job.share(_seed_of(initializer))
         return InitialValue(rows=_row_function(draw, seed, shape, dtype))
     size = math.prod(shape) * dtype.size
     if size > WHOLE_LIMIT_BYTES:
@@ -81,15 +90,82 @@ def initial_value(
             f"table of at most {WHOLE_LIMIT_BYTES >> 20} MiB.",
             table=path,
         )
-    return InitialValue(array=lambda: share(np.asarray(value())))
+    return InitialValue(array=lambda: job.share(np.asarray(value())))
 
 
-def _initializer_inside(value: Callable) -> Any:
-    """The Keras initializer that the callable closes over, else the callable."""
-    for cell in getattr(value, "__closure__", None) or ():
-        if isinstance(cell.cell_contents, keras.initializers.Initializer):
-            return cell.cell_contents
+def _initializer_inside(value: Any) -> Any:
+    """The Keras initializer that the callable closes over, else the value."""
+    for found in _closed_over(value).values():
+        if isinstance(found, keras.initializers.Initializer) or _wraps_array(found):
+            return found
     return value
+
+
+def _closed_over(function: Any) -> dict[str, Any]:
+    """What a function has taken from around it, by name."""
+    cells = getattr(function, "__closure__", None) or ()
+    names = function.__code__.co_freevars if cells else ()
+    return {name: cell.cell_contents for name, cell in zip(names, cells, strict=True)}
+
+
+def _wraps_array(initializer: Any) -> bool:
+    """Whether it is what `keras.initializers.get` makes of an array."""
+    made_by = getattr(initializer, "__module__", None)
+    return (
+        made_by == keras.initializers.get.__module__
+        and "identifier" in _closed_over(initializer)
+    )
+
+
+def _array_of(initializer: Any) -> np.ndarray | None:
+    """The array that an initial value is or stands for, not copied.
+
+    Keras's own way, calling the initializer, would make a tensor of it: the whole
+    file, where it is a mapped one.
+    """
+    if _wraps_array(initializer):
+        return np.asarray(_closed_over(initializer)["identifier"])
+    if _is(initializer, keras.initializers.Constant):
+        array = np.asarray(initializer.value)
+        return array if array.ndim else None
+    return None if callable(initializer) else np.asarray(initializer)
+
+
+def _broadcast(array: np.ndarray, shape: Sequence[int], path: str) -> np.ndarray:
+    try:
+        return np.broadcast_to(array, tuple(shape))
+    except ValueError:
+        raise errors.TableError(
+            f"The initial value of {path} has the shape {array.shape}; expected "
+            f"{tuple(shape)}, that of the table, or one that broadcasts to it.",
+            table=path,
+        ) from None
+
+
+def _same_on_all_workers(
+    array: np.ndarray, dtype: tf.DType, job: Job, path: str
+) -> np.ndarray:
+    """The array itself where all workers have the same; else worker 0's."""
+    marks = job.gather(_fingerprint(array))
+    others = [rank for rank, mark in enumerate(marks) if mark != marks[0]]
+    if not others:
+        return array
+    size = array.size * dtype.size
+    if size <= WHOLE_LIMIT_BYTES:
+        return job.broadcast(np.asarray(array, dtype.as_numpy_dtype), root=0)
+    raise errors.TableError(
+        f"The initial value of {path} ({size >> 20} MiB) is not the same on all "
+        f"workers: those of ranks {others} differ from rank 0's. Expected the same "
+        "file, or the same seed where it is drawn, on every worker; at most "
+        f"{WHOLE_LIMIT_BYTES >> 20} MiB are sent from rank 0 to the others instead.",
+        table=path,
+    )
+
+
+def _fingerprint(array: np.ndarray) -> tuple:
+    """Tells arrays apart by type, shape and a thousand of their rows."""
+    some = array[:: max(1, len(array) // 1000)]
+    return array.dtype.str, array.shape, zlib.crc32(np.ascontiguousarray(some))
 
 
 def _is(initializer: Any, kind: type) -> bool:
@@ -103,7 +179,7 @@ def _constant_of(initializer: Any) -> float | None:
         return 0.0
     if _is(initializer, kinds.Ones):
         return 1.0
-    if _is(initializer, kinds.Constant) and np.ndim(initializer.value) == 0:
+    if _is(initializer, kinds.Constant):
         return float(initializer.value)
     return None
 
@@ -165,7 +241,12 @@ def _row_function(
     def rows(ids: tf.Tensor) -> tf.Tensor:
         columns = tf.range(width, dtype=tf.int64)
         numbers = tf.cast(ids, tf.int64)[:, None] * width + columns
-        elements = draw(_uniform(numbers, key))
+        numbers = tf.reshape(numbers, (-1,))
+        count = tf.size(numbers)
+        # A vector unit and what computes the few elements left over do not round
+        # alike; so none are left over, wherever the rows are cut.
+        numbers = tf.pad(numbers, [[0, tf.math.floormod(-count, _VECTOR)]])
+        elements = draw(_uniform(numbers, key))[:count]
         return tf.cast(tf.reshape(elements, (-1, *shape[1:])), dtype)
 
     return rows

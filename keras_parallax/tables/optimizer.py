@@ -48,7 +48,7 @@ class TableOptimizer:
 
     def study(self, table: Table, function: Callable, args: tuple, kwargs) -> None:
         """Notes, while a step is probed, when the table must go the dense way."""
-        if table.owner is not None or not args:
+        if table.owner is not None or table.is_whole or not args:
             return
         if tf.is_tensor(args[0]) and not _has_slices(args):
             # Some transformations of gradients make them dense: global_clipnorm.
@@ -101,7 +101,9 @@ class TableOptimizer:
         table.traffic.push(Push(table.storage, ids, gradients, update))
 
     def _is_exact(self, table: Table, steps: list[Step]) -> bool:
-        if self._sparse_update != "auto":
+        if table.is_whole:
+            exact = False
+        elif self._sparse_update != "auto":
             exact = self._sparse_update == "exact"
         else:
             exact = not self._behaviour(table, steps).lazy_is_exact
@@ -114,7 +116,8 @@ class TableOptimizer:
                     _optimizer_name(steps[-1].function),
                     table.num_rows,
                 )
-        self._plan.change(table._unique_id, update="exact" if exact else "lazy")
+        if not table.is_whole:
+            self._plan.change(table._unique_id, update="exact" if exact else "lazy")
         return exact
 
     def _behaviour(self, table: Table, steps: list[Step]) -> Behaviour:

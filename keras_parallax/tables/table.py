@@ -39,6 +39,7 @@ class Table(tf.__internal__.tracking.Trackable):
         strategy: The strategy that made the table.
         owner: The table whose slot this is, if it is one.
         barrier: Returns when all workers have called it.
+        is_whole: Whether it has a single row, which is a whole dense variable.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class Table(tf.__internal__.tracking.Trackable):
         strategy: tf.distribute.Strategy,
         owner: Table | None,
         barrier: Callable[[], None],
+        is_whole: bool = False,
     ):
         spec = storage.spec
         self.path = path
@@ -69,7 +71,10 @@ class Table(tf.__internal__.tracking.Trackable):
         self.replica: tf.Variable | None = None
         self.gradients_seen: set[str] = set()
         self._name = name
-        self._shape = tf.TensorShape((spec.num_rows, *spec.row_shape))
+        # Whether its single row is a whole variable; see `server_variable.py`.
+        self.is_whole = is_whole
+        rows = () if is_whole else (spec.num_rows,)
+        self._shape = tf.TensorShape((*rows, *spec.row_shape))
         self._view: tf.Tensor | None = None
         self._plain_variable = plain_variable
         self._barrier = barrier
@@ -181,7 +186,8 @@ class Table(tf.__internal__.tracking.Trackable):
         """The whole value as an array, fetched in pieces."""
         if self.replica is not None:
             return self.replica.numpy()
-        return self.home.read_rows(self.storage, 0, self.num_rows)
+        rows = self.home.read_rows(self.storage, 0, self.num_rows)
+        return rows[0] if self.is_whole else rows
 
     def __array__(self, dtype=None, copy=None) -> np.ndarray:
         return np.asarray(self.numpy(), dtype=dtype)
@@ -194,7 +200,8 @@ class Table(tf.__internal__.tracking.Trackable):
         elif self.replica is not None:
             self.replica.assign(value)
         elif tf.executing_eagerly():
-            self.home.assign_rows(self.storage, 0, np.asarray(value))
+            rows = np.asarray(value)
+            self.home.assign_rows(self.storage, 0, rows[None] if self.is_whole else rows)
             self._barrier()
         else:
             self._assign_in_graph(tf.convert_to_tensor(value, self.dtype))

@@ -10,11 +10,22 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 import tensorflow as tf
 
 from keras_parallax.servers.home import Home, Pull, Push
+
+
+class ServerVariable(Protocol):
+    """What is to be read from servers when a step begins."""
+
+    def request(self) -> Pull:
+        """What to pull."""
+
+    def refresh(self, rows: tf.Tensor) -> None:
+        """Takes what was pulled."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -39,8 +50,29 @@ class StepTraffic:
         self._last_push: tuple[tf.Graph, tf.Operation] | None = None
 
     @contextlib.contextmanager
-    def step(self) -> Iterator[None]:
-        """Within the block, what the step wants is collected."""
+    def step(
+        self, variables: Sequence[ServerVariable] = (), trains: bool = True
+    ) -> Iterator[None]:
+        """Within the block, what the step wants is collected.
+
+        Args:
+            variables: What to read from servers before anything else.
+            trains: Whether the step pushes anything.
+        """
+        begun = self._home.begin_step() if trains else None
+        if begun is not None and not tf.executing_eagerly():
+            self._last_push = (_graph(), begun)
+        if variables:
+            rows = self._pull([variable.request() for variable in variables])
+            for variable, row in zip(variables, rows, strict=True):
+                variable.refresh(row)
+        with self._collecting():
+            yield
+        if trains:
+            self._home.end_step(self._earlier())
+
+    @contextlib.contextmanager
+    def _collecting(self) -> Iterator[None]:
         if tf.executing_eagerly() or not self._home.sends_messages:
             yield
             return
@@ -99,12 +131,15 @@ class StepTraffic:
             self._push(pushes)
 
     def _pull(self, requests: list[Pull]) -> list[tf.Tensor]:
-        earlier = []
-        if self._last_push is not None and not tf.executing_eagerly():
-            graph, operation = self._last_push
-            earlier = [operation] if graph is _graph() else []
-        with tf.control_dependencies(earlier):
+        with tf.control_dependencies(self._earlier()):
             return self._home.pull(requests)
+
+    def _earlier(self) -> list[tf.Operation]:
+        """What pulls in this graph come after: the last push, or what let it begin."""
+        if self._last_push is None or tf.executing_eagerly():
+            return []
+        graph, operation = self._last_push
+        return [operation] if graph is _graph() else []
 
     def _push(self, contributions: list[Push]) -> None:
         operation = self._home.push(contributions)

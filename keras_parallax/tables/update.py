@@ -79,6 +79,13 @@ class RowUpdate:
         Returns:
             The new rows; the very same tensor where none were assigned.
         """
+        if self._table.is_whole:
+            return [row[None] for row in self._compute([r[0] for r in rows], gradients[0])]
+        return self._compute(rows, gradients)
+
+    def _compute(
+        self, rows: Sequence[tf.Tensor], gradients: tf.Tensor
+    ) -> list[tf.Tensor]:
         with contextlib.ExitStack() as stack:
             for member, view in zip(self._members, rows, strict=True):
                 stack.enter_context(member.viewing(view))

@@ -11,6 +11,7 @@ pytestmark = pytest.mark.multiprocess
 HOMES = [
     pytest.param("dedicated", 2, 2, 2, id="dedicated"),
     pytest.param("dedicated", 1, 1, 1, id="dedicated-alone"),
+    pytest.param("peers", 2, 0, 2, id="peers"),
 ]
 
 
