@@ -23,7 +23,7 @@ import numpy as np
 from benchmarks.cluster import host_traffic, print_result
 
 ID_BYTES = 4
-_WARM_UP_STEPS = 3
+_WARM_UP_STEPS = 2
 _RATE = 0.01
 _ZIPF_EXPONENT = 1.1
 
@@ -49,6 +49,11 @@ class Plan:
     cases: tuple
     steps: int
     local_aggregation: bool = True
+
+
+def measured_steps(plan):
+    """Numbers of the steps that are measured, which tell their ids to `draw`."""
+    return range(_WARM_UP_STEPS, _WARM_UP_STEPS + plan.steps)
 
 
 def draw(plan, case, rank, step):
@@ -117,9 +122,8 @@ def measure(plan, job, road, case):
     import tensorflow as tf
 
     distribution, duplicates, count = case
-    steps = range(plan.steps + _WARM_UP_STEPS)
-    drawn = [draw(plan, case, job.rank, step) for step in steps]
-    batches = [tf.constant(ids) for ids in drawn]
+    steps = range(measured_steps(plan).stop)
+    batches = [tf.constant(draw(plan, case, job.rank, step)) for step in steps]
     for ids in batches[:_WARM_UP_STEPS]:
         road.step(ids).numpy()
     job.barrier()
@@ -235,14 +239,13 @@ def _raw(plan, session):
     )
 
     def step(ids):
-        unique, inverse = tf.unique(ids)
+        unique, _ = tf.unique(ids)
         owner = tf.math.floormod(unique, size)
         order = tf.argsort(owner, stable=True)
         counts = tf.math.bincount(owner, minlength=size, maxlength=size)
         asked, sources = hvd.alltoall(tf.gather(unique, order), counts, name="ids")
         places = tf.math.floordiv(asked, size)
         rows, _ = hvd.alltoall(tf.gather(shard, places), sources, name="rows")
-        del inverse
         back, _ = hvd.alltoall(_gradients(rows), counts, name="gradients")
         touched, slots = tf.unique(places)
         summed = tf.math.unsorted_segment_sum(back, slots, tf.size(touched))

@@ -139,10 +139,13 @@ class ParallaxExtended(tf.compat.v1.distribute.StrategyExtended):
             self._step = before
 
     def _refuse_foreign_optimizer(self) -> None:
-        optimizer = getattr(self._step.model, "optimizer", None)
+        model = self._step.model
+        if model is None:
+            return
+        optimizer = getattr(model, "optimizer", None)
         made_by = getattr(optimizer, "_distribution_strategy", None)
         if made_by not in (None, self._container_strategy()):
-            raise scope.compiled_outside(f"The model {self._step.model.name}")
+            raise scope.compiled_outside(f"The model {model.name}")
 
     def _call_for_each_replica(self, fn: Callable, args: tuple, kwargs: dict):
         replica = tf.distribute.ReplicaContext(
@@ -153,9 +156,7 @@ class ParallaxExtended(tf.compat.v1.distribute.StrategyExtended):
                 self._settle(fn, args, kwargs)
             with (
                 self._weights.of_step(self._step.model, args),
-                self._traffic.step(
-                    self._factory.server_variables, self._step.trains
-                ),
+                self._traffic.step(self._factory.server_variables, self._step.trains),
             ):
                 outputs = fn(*args, **kwargs)
             if self._step.predicts:

@@ -98,6 +98,7 @@ def doubling(table, exact=False):
 def push(seat, table, update, ids, gradients):
     """Pushes in a graph, as a training step does."""
     ids = tf.constant(ids, table.spec.id_dtype)
+    gradients = tf.constant(gradients)
 
     @tf.function(autograph=False)
     def step():

@@ -37,12 +37,12 @@ def test_the_readme_has_a_snippet():
     assert ROOT / "README.md" in PAGES
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_snippets_run(page, tmp_path):
+def run(page, tmp_path, *launcher):
+    """Runs a page's program in `tmp_path`, alone or under a launcher."""
     script = tmp_path / f"{page.stem}.py"
     script.write_text(program(page), encoding="utf-8")
     done = subprocess.run(
-        [sys.executable, str(script)],
+        [*launcher, sys.executable, str(script)],
         cwd=tmp_path,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -51,3 +51,21 @@ def test_snippets_run(page, tmp_path):
         timeout=240,
     )
     assert done.returncode == 0, done.stdout[-5000:]
+    return done
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_snippets_run(page, tmp_path):
+    run(page, tmp_path)
+
+
+@pytest.mark.multiprocess
+def test_the_first_steps_are_the_same_on_two_workers(tmp_path):
+    page = ROOT / "docs" / "getting_started.md"
+    launcher = [sys.executable, "-m", "keras_parallax.cli.main", "run", "-np", "2"]
+    done = run(page, tmp_path, *launcher, "--")
+    assert "worker 0 of 2" in done.stdout
+    # What each worker has saved, it alone and whole.
+    sizes = {path.name: path.stat().st_size for path in tmp_path.glob("*.keras")}
+    assert sizes.keys() == {"model.keras", "copy-1.keras"}
+    assert len(set(sizes.values())) == 1

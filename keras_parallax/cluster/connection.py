@@ -134,4 +134,6 @@ def _connect(job: Job, servers: Sequence[str]) -> Connection:
             # The fetched value is the proof that the server takes our orders.
             tf.zeros([]).numpy()
     kind = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
-    return Connection(f"/job:{me}/replica:0/task:0/device:{kind}:0", devices, tuple(servers))
+    return Connection(
+        f"/job:{me}/replica:0/task:0/device:{kind}:0", devices, tuple(servers)
+    )

@@ -6,6 +6,8 @@ every worker, in the same order. What happens within a step is in the graph.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import tensorflow as tf
 
@@ -31,7 +33,7 @@ class Job:
         """Returns when every worker has called it."""
         self.gather(None)
 
-    def share(self, value: object) -> object:
+    def share(self, value: Any) -> Any:
         """Worker 0's `value`, on every worker."""
         if self.size == 1:
             return value

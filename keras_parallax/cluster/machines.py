@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 from keras_parallax.cluster.addresses import split_address
 from keras_parallax.cluster.topology import Topology, assign_slots
@@ -23,8 +24,15 @@ class Machines:
     workers_each: int
 
     @classmethod
-    def of(cls, topology: Topology) -> Machines | None:
-        """The machines of a job; None where some have more workers than others."""
+    def of(
+        cls, topology: Topology, local_sizes: Sequence[int] | None = None
+    ) -> Machines | None:
+        """The machines of a job; None where some have more workers than others.
+
+        Args:
+            topology: This worker's place in the job.
+            local_sizes: Workers of each machine, where they had to be asked for.
+        """
         size, each = topology.size, topology.local_size
         if topology.workers:
             hosts = [split_address(worker)[0] for worker in topology.workers]
@@ -32,7 +40,7 @@ class Machines:
             places = tuple(
                 (numbers[slot.host], slot.local_rank) for slot in assign_slots(hosts)
             )
-        elif each * topology.cross_size != size:
+        elif set(local_sizes or [each]) != {each}:
             return None
         else:
             # Launchers number the workers through, machine by machine.

@@ -28,6 +28,7 @@ from keras_parallax.cluster.excepthook import install_excepthook
 from keras_parallax.cluster.job import Job
 from keras_parallax.cluster.launch import server_command
 from keras_parallax.cluster.lifeline import EXIT_LOST, Member
+from keras_parallax.cluster.local_sizes import local_sizes
 from keras_parallax.cluster.machines import Machines
 from keras_parallax.cluster.progress import Progress
 from keras_parallax.cluster.topology import LIFELINE_VARIABLE, Topology
@@ -55,7 +56,7 @@ class Session:
 
     def __init__(self, topology: Topology):
         self.job = Job(topology)
-        self.machines = Machines.of(topology)
+        self.machines = Machines.of(topology, local_sizes(topology))
         self.member: Member | None = None
         self.progress: Progress | None = None
         self.connection: Connection | None = None

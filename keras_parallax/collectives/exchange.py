@@ -84,7 +84,9 @@ class Group:
     @staticmethod
     def _bytes(values: tf.Tensor, counts: tf.Tensor, mask: list[bool]) -> tf.Tensor:
         """Bytes of the pieces of `values` that belong to the workers of `mask`."""
-        width = tf.size(values, tf.int64) // tf.maximum(tf.shape(values, tf.int64)[0], 1)
+        width = tf.size(values, tf.int64) // tf.maximum(
+            tf.shape(values, tf.int64)[0], 1
+        )
         rows = tf.reduce_sum(tf.boolean_mask(counts, mask))
         return tf.cast(rows, tf.int64) * width * values.dtype.size
 
@@ -149,9 +151,7 @@ class Route:
         answers, _ = self.group.all_to_all(values, self.received_counts)
         return tf.gather(answers, tf.math.invert_permutation(self.order))
 
-    def only(
-        self, sent: tuple[tf.Tensor, tf.Tensor], received: tf.Tensor
-    ) -> Route:
+    def only(self, sent: tuple[tf.Tensor, tf.Tensor], received: tf.Tensor) -> Route:
         """The route of some keys only.
 
         Args:

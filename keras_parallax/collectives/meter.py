@@ -59,4 +59,5 @@ class Meter:
 
 def size_bytes(values: tf.Tensor) -> tf.Tensor:
     """Bytes of a tensor, int64, in the graph."""
+    values = tf.convert_to_tensor(values)
     return tf.size(values, tf.int64) * values.dtype.size

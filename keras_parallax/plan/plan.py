@@ -4,10 +4,10 @@ import dataclasses
 import json
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import ml_dtypes  # noqa: F401 (teaches numpy the name bfloat16)
 import numpy as np
-from typing import Any
 
 #: Roads that a variable can take.
 SERVERS = "servers"

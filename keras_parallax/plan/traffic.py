@@ -87,13 +87,16 @@ class Traffic:
             workers: Number of workers.
             dense_bytes: Bytes of the gradients that one step all-reduces.
         """
-        totals = [
+        sent, received, sent_off_machine, received_off_machine = (
             sum(dataclasses.astuple(meter)[field] for meter in crossed)
             for field in range(4)
-        ]
+        )
         moved = sum(table.moved_bytes for table in tables)
         return cls(
-            *totals,
+            sent_bytes=sent,
+            received_bytes=received,
+            sent_off_machine_bytes=sent_off_machine,
+            received_off_machine_bytes=received_off_machine,
             least_bytes=least_bytes(moved, home, workers),
             dense_bytes=dense_bytes,
             tables=tuple(tables),

@@ -45,12 +45,14 @@ class AsynchronousHome(DedicatedHome):
         max_staleness: int | None,
     ):
         super().__init__(job, devices, wire, meter, on_machine)
-        self._locks = []
-        for server, device in enumerate(devices):
-            with tf.init_scope(), tf.device(device):
-                self._locks.append(
-                    tf.raw_ops.MutexV2(shared_name=f"keras_parallax/lock/{server}")
-                )
+        self._locks = [
+            Permissions(device, f"keras_parallax/lock/{server}")
+            for server, device in enumerate(devices)
+        ]
+        if job.rank == 0:
+            for lock in self._locks:
+                lock.give_at_first(1)
+        job.barrier()
         self.clock = None
         if job.size > 1 and max_staleness is not None:
             self.clock = Clock(job, devices[0], max_staleness)
@@ -65,16 +67,16 @@ class AsynchronousHome(DedicatedHome):
                     self._wire.decode(self._wire.encode(g), g.dtype)
                     for g in parcel.gradients
                 ]
+                # Held for no longer than it takes: what is sent has arrived.
                 with tf.control_dependencies([*parcel.places, *gradients]):
-                    lock = tf.raw_ops.MutexLock(mutex=self._locks[server])
-                with tf.control_dependencies([lock]):
+                    held = self._locks[server].take()
+                with tf.control_dependencies([held]):
                     places = [tf.identity(place) for place in parcel.places]
                 updated = run_updates(
                     parcel.updates, zip(places, gradients, strict=True)
                 )
-                with tf.control_dependencies([updated]):
-                    # The lock is held for as long as its handle is.
-                    done.append(tf.raw_ops.ConsumeMutexLock(mutex_lock=lock))
+            with tf.control_dependencies([updated]):
+                done.append(self._locks[server].give())
         return tf.group(*done)
 
     def begin_step(self) -> tf.Operation | None:
@@ -109,8 +111,8 @@ class Clock:
         self._device = device
         self._rank = job.rank
         others = [r for r in range(job.size) if r != job.rank]
-        self._from = [self._queue(f"{name}/{r}-{job.rank}") for r in others]
-        self._to = [self._queue(f"{name}/{job.rank}-{r}") for r in others]
+        self._from = [Permissions(device, f"{name}/{r}-{job.rank}") for r in others]
+        self._to = [Permissions(device, f"{name}/{job.rank}-{r}") for r in others]
         with tf.init_scope(), tf.device(device):
             self._steps = tf.raw_ops.VarHandleOp(
                 shared_name=f"{name}/steps", dtype=tf.int64, shape=[job.size]
@@ -120,11 +122,9 @@ class Clock:
                 tf.raw_ops.AssignVariableOp(resource=self._steps, value=zeros)
                 # The value fetched is the proof that it has happened.
                 tf.raw_ops.ReadVariableOp(resource=self._steps, dtype=tf.int64).numpy()
-            for queue in self._to:
-                tf.raw_ops.QueueEnqueueManyV2(
-                    handle=queue, components=[tf.zeros([max_staleness], tf.int32)]
-                )
-                tf.raw_ops.QueueSizeV2(handle=queue).numpy()
+        for permissions in self._to:
+            permissions.give_at_first(max_staleness)
+        self._ended = tf.Variable(0, dtype=tf.int64, trainable=False)
         self._max_lead = tf.Variable(0, dtype=tf.int64, trainable=False)
         job.barrier()
 
@@ -137,14 +137,9 @@ class Clock:
     def begin(self) -> tf.Operation:
         """Waits, in the graph, until this worker may begin its next step."""
         with tf.device(self._device):
-            allowed = [
-                tf.raw_ops.QueueDequeueV2(handle=queue, component_types=[tf.int32])[0]
-                for queue in self._from
-            ]
+            allowed = [permissions.take() for permissions in self._from]
             with tf.control_dependencies(allowed):
-                steps = tf.raw_ops.ReadVariableOp(
-                    resource=self._steps, dtype=tf.int64
-                )
+                steps = tf.raw_ops.ReadVariableOp(resource=self._steps, dtype=tf.int64)
         lead = steps[self._rank] - tf.reduce_min(steps)
         noted = self._max_lead.assign(tf.maximum(self._max_lead, lead))
         with tf.control_dependencies([*allowed, noted]):
@@ -159,13 +154,50 @@ class Clock:
                 updates=tf.ones([1], tf.int64),
             )
             with tf.control_dependencies([counted]):
-                for queue in self._to:
-                    tf.raw_ops.QueueEnqueueV2(
-                        handle=queue, components=[tf.constant(0)]
-                    )
+                given = [permissions.give() for permissions in self._to]
+            with tf.control_dependencies(given):
+                done = tf.ones([], tf.int64)
+        # The step ends on this worker when this has come back from the server.
+        self._ended.assign_add(done)
 
-    def _queue(self, name: str) -> tf.Tensor:
-        with tf.init_scope(), tf.device(self._device):
-            return tf.raw_ops.FIFOQueueV2(
+
+class Permissions:
+    """Permissions to go on, given and taken on a server, each once.
+
+    A single one makes a lock. (TensorFlow's own mutex is held for as long as a tensor
+    lives, which may be until the worker's next step.)
+
+    Args:
+        device: Device of the server.
+        name: The same for every worker that gives or takes.
+    """
+
+    def __init__(self, device: str, name: str):
+        self._device = device
+        with tf.init_scope(), tf.device(device):
+            self._queue = tf.raw_ops.FIFOQueueV2(
                 component_types=[tf.int32], shapes=[[]], shared_name=name
             )
+
+    def give_at_first(self, count: int) -> None:
+        """Gives some, outside the graph."""
+        with tf.init_scope(), tf.device(self._device):
+            tf.raw_ops.QueueEnqueueManyV2(
+                handle=self._queue, components=[tf.zeros([count], tf.int32)]
+            )
+            # The value fetched is the proof that it has happened.
+            tf.raw_ops.QueueSizeV2(handle=self._queue).numpy()
+
+    def give(self) -> tf.Operation:
+        """Gives one, in the graph."""
+        with tf.device(self._device):
+            return tf.raw_ops.QueueEnqueueV2(
+                handle=self._queue, components=[tf.constant(0)]
+            )
+
+    def take(self) -> tf.Tensor:
+        """Waits for one, in the graph."""
+        with tf.device(self._device):
+            return tf.raw_ops.QueueDequeueV2(
+                handle=self._queue, component_types=[tf.int32]
+            )[0]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import cast
 
 import tensorflow as tf
 
 from keras_parallax import errors
 from keras_parallax.cluster.addresses import split_address
+from keras_parallax.cluster.connection import Connection
 from keras_parallax.cluster.session import Session
 from keras_parallax.cluster.topology import Topology
 from keras_parallax.collectives.exchange import Group
@@ -114,14 +116,15 @@ def settle(kind: str, session: Session, manner: Manner) -> Settled:
     meter = Meter(device)
     aggregates = manner.local_aggregation and manner.synchronous
     machines = session.machines if aggregates else None
-    two_stages = machines is not None and machines.have_two_stages
+    if machines is not None and not machines.have_two_stages:
+        machines = None
     rank = session.job.rank
     local = None
-    if two_stages:
+    if machines is not None:
         local = _group("machine", session, machines.neighbours(rank), meter)
     if kind == "dedicated":
         return Settled(_dedicated(session, manner, meter, local), device, (meter,))
-    if local is None:
+    if machines is None or local is None:
         everyone = list(range(session.job.size))
         group = _group("all", session, everyone, meter)
         return Settled(
@@ -141,7 +144,8 @@ def settle(kind: str, session: Session, manner: Manner) -> Settled:
 def _dedicated(
     session: Session, manner: Manner, meter: Meter, local: Group | None
 ) -> Home:
-    connection = session.connection
+    # `Session.join` has connected this process where tables live on servers.
+    connection = cast(Connection, session.connection)
     me = session.job.topology.host
     on_machine = [split_address(server)[0] == me for server in connection.servers]
     given = (session.job, connection.server_devices, manner.wire, meter, on_machine)

@@ -130,8 +130,10 @@ class Home(abc.ABC):
         stop = start + len(rows)
         mine = [p for p in range(spec.num_partitions) if self._writes(p)]
         with ProgressLine(f"writing {spec.label}", len(rows), 0 in mine) as line:
-            for first in range(start, stop, spec.piece_rows):
-                last = min(first + spec.piece_rows, stop)
+            # A piece is copied a few times on its way: cut, packed, written out.
+            step = max(1, spec.piece_rows // 4)
+            for first in range(start, stop, step):
+                last = min(first + step, stop)
                 for index in mine:
                     places = partitioning.places(index, first, last)
                     if not places:

@@ -50,9 +50,7 @@ class LocalAggregation(Home):
         wave = Wave.send(self._group, requests, self._in_charge)
         unions = _unions(wave)
         self._last = wave, unions
-        rows = iter(
-            self._home.pull([Pull(storage, ids) for storage, ids, _ in unions])
-        )
+        rows = iter(self._home.pull([Pull(storage, ids) for storage, ids, _ in unions]))
         answers: list[tf.Tensor] = [tf.constant(0)] * len(requests)
         wanted = iter(unions)
         for batch in wave.batches:
@@ -63,9 +61,9 @@ class LocalAggregation(Home):
 
     def push(self, contributions: Sequence[Push]) -> tf.Operation:
         """See `Home.push`."""
-        last = None if self._last is None else self._last[0]
+        last, known = self._last or (None, [])
         wave = wave_for(last, self._group, contributions, self._in_charge)
-        unions = iter(self._last[1] if wave is last else _unions(wave))
+        unions = iter(known if wave is last else _unions(wave))
         summed = []
         for batch in wave.batches:
             mine = wave.matching(batch, contributions)

@@ -1,6 +1,7 @@
 """Arrays that are files mapped into memory: read without holding what was read."""
 
 import mmap
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +16,8 @@ def release_pages(array: np.ndarray) -> None:
     Args:
         array: An `np.memmap`, or a view of one, or any array.
     """
-    base, mode = array, "c"
+    base: Any = array
+    mode = "c"
     while isinstance(base, np.ndarray):
         if isinstance(base, np.memmap):
             mode = base.mode

@@ -125,9 +125,7 @@ class Wave:
             for c in contributions
         )
 
-    def matching(
-        self, batch: Batch, contributions: Sequence[Push]
-    ) -> list[Push]:
+    def matching(self, batch: Batch, contributions: Sequence[Push]) -> list[Push]:
         """The contributions to the tables of a batch, in its order."""
         return [
             next(c for c in contributions if c.storage is storage)

@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from keras_parallax import errors
 from keras_parallax.cluster.job import Job
+from keras_parallax.servers.mapped_files import release_pages
 
 # The largest initial value that is made whole, when its initializer is one that
 # we cannot make row by row.
@@ -163,9 +164,14 @@ def _same_on_all_workers(
 
 
 def _fingerprint(array: np.ndarray) -> tuple:
-    """Tells arrays apart by type, shape and a thousand of their rows."""
-    some = array[:: max(1, len(array) // 1000)]
-    return array.dtype.str, array.shape, zlib.crc32(np.ascontiguousarray(some))
+    """Tells arrays apart by type, shape and a hundred of their rows."""
+    checksum = 0
+    rows = np.atleast_1d(array)
+    for row in range(0, len(rows), max(1, len(rows) // 100)):
+        checksum = zlib.crc32(rows[row].tobytes(), checksum)
+        # Reading a row of a mapped file may have mapped megabytes around it.
+        release_pages(array)
+    return array.dtype.str, array.shape, checksum
 
 
 def _is(initializer: Any, kind: type) -> bool:

@@ -201,7 +201,9 @@ class Table(tf.__internal__.tracking.Trackable):
             self.replica.assign(value)
         elif tf.executing_eagerly():
             rows = np.asarray(value)
-            self.home.assign_rows(self.storage, 0, rows[None] if self.is_whole else rows)
+            self.home.assign_rows(
+                self.storage, 0, rows[None] if self.is_whole else rows
+            )
             self._barrier()
         else:
             self._assign_in_graph(tf.convert_to_tensor(value, self.dtype))

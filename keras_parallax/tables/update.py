@@ -80,7 +80,9 @@ class RowUpdate:
             The new rows; the very same tensor where none were assigned.
         """
         if self._table.is_whole:
-            return [row[None] for row in self._compute([r[0] for r in rows], gradients[0])]
+            return [
+                row[None] for row in self._compute([r[0] for r in rows], gradients[0])
+            ]
         return self._compute(rows, gradients)
 
     def _compute(

@@ -42,7 +42,7 @@ def run_job(
     workers: int = 1,
     servers: int = 0,
     environ: dict[str, str] | None = None,
-    timeout_seconds: float = 240,
+    timeout_seconds: float = 150,
 ) -> Outcome:
     """Runs `programs/<program>.py` under `keras-parallax run`.
 

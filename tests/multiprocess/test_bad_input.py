@@ -47,8 +47,10 @@ def test_an_id_beyond_the_table_names_table_bound_and_id(mistakes):
 @pytest.mark.parametrize(
     ("mistake", "expected"),
     [
-        ("built outside", "Move the line that builds the model into"),
-        ("compiled outside", "Move the line `model.compile(...)`"),
+        ("built outside, sgd", "Move the line that builds the model into"),
+        ("built outside, adagrad", "Move the line that builds the model into"),
+        ("compiled outside, sgd", "Move the line `model.compile(...)`"),
+        ("compiled outside, adagrad", "Move the line `model.compile(...)`"),
         ("float ids", "lookup/table are looked up by integer ids. Received ids of"),
     ],
 )

@@ -10,15 +10,18 @@ from tests.multiprocess.harness import run_job
 
 pytestmark = pytest.mark.multiprocess
 
+OPTIMIZERS = ("sgd", "momentum", "adagrad", "ftrl")
 JOBS = [
-    pytest.param(1, 0, "in_process", id="in-process"),
-    pytest.param(1, 1, "dedicated", id="1-worker-1-server"),
-    pytest.param(2, 1, "dedicated", id="2-workers-1-server"),
-    pytest.param(2, 2, "dedicated", id="2-workers-2-servers"),
-    pytest.param(3, 1, "dedicated", id="3-workers-1-server"),
-    pytest.param(3, 2, "dedicated", id="3-workers-2-servers"),
-    pytest.param(2, 0, "peers", id="2-peers"),
-    pytest.param(3, 0, "peers", id="3-peers"),
+    pytest.param(1, 0, "in_process", OPTIMIZERS, id="in-process"),
+    pytest.param(1, 1, "dedicated", OPTIMIZERS, id="1-worker-1-server"),
+    pytest.param(1, 2, "dedicated", OPTIMIZERS, id="1-worker-2-servers"),
+    pytest.param(2, 1, "dedicated", OPTIMIZERS, id="2-workers-1-server"),
+    pytest.param(2, 2, "dedicated", OPTIMIZERS, id="2-workers-2-servers"),
+    pytest.param(3, 1, "dedicated", OPTIMIZERS, id="3-workers-1-server"),
+    pytest.param(3, 2, "dedicated", OPTIMIZERS, id="3-workers-2-servers"),
+    pytest.param(2, 0, "peers", OPTIMIZERS, id="2-peers"),
+    pytest.param(3, 0, "peers", OPTIMIZERS, id="3-peers"),
+    pytest.param(2, 2, "ps", ("adagrad", "adamw"), id="everything-on-servers"),
 ]
 PARTITIONS = (1, 3, 7)
 
@@ -35,15 +38,16 @@ def oracle(name):
     return models.train(model, optimizer)
 
 
-@pytest.mark.parametrize(("workers", "servers", "home"), JOBS)
+@pytest.mark.parametrize(("workers", "servers", "kind", "optimizers"), JOBS)
 def test_training_equals_dense_gradient_in_one_process(
-    workers, servers, home, tmp_path
+    workers, servers, kind, optimizers, tmp_path
 ):
-    counts = ",".join(map(str, PARTITIONS))
+    given = kind, ",".join(map(str, PARTITIONS)), ",".join(optimizers)
     job = run_job(
-        "equality", tmp_path, home, counts, workers=workers, servers=servers
+        "equality", tmp_path, *given, workers=workers, servers=servers
     ).check()
-    cases = [f"{name}-{p}" for name in models.OPTIMIZERS for p in PARTITIONS]
+    cases = [f"{name}-{p}" for name in optimizers for p in PARTITIONS]
+    home = "dedicated" if kind == "ps" else kind
     for case in [*cases, "dense-1"]:
         name = case.rpartition("-")[0]
         with np.load(tmp_path / f"{case}.npz") as saved:

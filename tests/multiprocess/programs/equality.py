@@ -12,8 +12,9 @@ import numpy as np
 
 import keras_parallax as kp
 
-folder, servers, partitions = sys.argv[1:4]
+folder, kind, partitions, optimizers = sys.argv[1:5]
 counts = [int(count) for count in partitions.split(",")]
+given = {"architecture": "ps"} if kind == "ps" else {"servers": kind}
 
 
 def train(strategy, build, name):
@@ -31,10 +32,8 @@ def save(key, states):
 
 
 plans = {}
-for name, count in itertools.product(models.OPTIMIZERS, counts):
-    strategy = kp.ParallaxStrategy(
-        servers=servers, partitions=count, routes=models.ROUTES
-    )
+for name, count in itertools.product(optimizers.split(","), counts):
+    strategy = kp.ParallaxStrategy(partitions=count, routes=models.ROUTES, **given)
     save(f"{name}-{count}", train(strategy, models.build, name))
     plans[f"{name}-{count}"] = strategy.plan.to_dict()
     strategy.close()

@@ -56,14 +56,15 @@ def in_scope():
     strategy = kp.ParallaxStrategy(
         routes={"*lookup/table": "servers", "*typo*": "servers"}
     )
-    outside = build()
-    with strategy.scope():
-        outside.compile("adagrad", "mse")
-    found["built outside"] = text_of(lambda: fit(outside))
-    with strategy.scope():
-        inside = build()
-    inside.compile("sgd", "mse")
-    found["compiled outside"] = text_of(lambda: fit(inside))
+    for optimizer in ("sgd", "adagrad"):
+        outside = build()
+        with strategy.scope():
+            outside.compile(optimizer, "mse")
+        found[f"built outside, {optimizer}"] = text_of(lambda m=outside: fit(m))
+        with strategy.scope():
+            inside = build()
+        inside.compile(optimizer, "mse")
+        found[f"compiled outside, {optimizer}"] = text_of(lambda m=inside: fit(m))
     with strategy.scope():
         found["float ids"] = text_of(build_with_float_ids)
     harness.write_result(folder, strategy.worker_index, found)

@@ -49,7 +49,7 @@ def twin():
     ("home", "servers"), [("peers", 0), ("dedicated", 2)], ids=["peers", "dedicated"]
 )
 def test_a_row_leaves_its_machine_once(home, servers, twin, tmp_path):
-    program = [sys.executable, str(PROGRAMS / "machines.py")]
+    program = [sys.executable, str(PROGRAMS / "local_aggregation.py")]
     mark = str(tmp_path)
     running = [
         subprocess.Popen(
@@ -63,7 +63,7 @@ def test_a_row_leaves_its_machine_once(home, servers, twin, tmp_path):
         for env in environments(servers)
     ]
     try:
-        outputs = [process.communicate(timeout=200)[0] for process in running]
+        outputs = [process.communicate(timeout=280)[0] for process in running]
     finally:
         for process in running:
             process.kill()
