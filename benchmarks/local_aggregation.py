@@ -87,7 +87,7 @@ def least_bytes(plan, case, partitions, together):
     """
     workers = range(HOSTS * WORKERS_PER_HOST)
     sums = []
-    for step in sparse_steps.measured_steps(plan):
+    for step in sparse_steps.measured_steps(plan, case):
         wanted = [sparse_steps.draw(plan, case, rank, step) for rank in workers]
         machines = [rank // WORKERS_PER_HOST for rank in workers]
         if together:

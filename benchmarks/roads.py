@@ -106,7 +106,7 @@ def run(cluster, plan):
 def least_bytes(plan, case, hosts):
     """The least that crosses all hosts' boundaries in a step of the plan."""
     machines = range(hosts)
-    steps = sparse_steps.measured_steps(plan)
+    steps = sparse_steps.measured_steps(plan, case)
     return statistics.mean(
         sparse_steps.least_bytes(
             plan,
@@ -147,7 +147,7 @@ def latency(results, rounds):
     with EmulatedCluster(4) as cluster:
         for roads in (("peers", "raw"), ("dedicated",)):
             cases = (LATENCY_CASE,) * rounds
-            plan = sparse_steps.Plan(roads, ROWS, WIDTH, cases, steps=40)
+            plan = sparse_steps.Plan(roads, ROWS, WIDTH, cases, steps=8)
             for found in run(cluster, plan):
                 slowest = 1e3 * max(f["step_seconds"] for f in found)
                 times.setdefault(found[0]["road"], []).append(slowest)

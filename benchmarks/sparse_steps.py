@@ -24,6 +24,8 @@ from benchmarks.cluster import host_traffic, print_result
 
 ID_BYTES = 4
 _WARM_UP_STEPS = 2
+_FEW_IDS = 2000
+_MORE_STEPS = 6
 _RATE = 0.01
 _ZIPF_EXPONENT = 1.1
 
@@ -39,7 +41,7 @@ class Plan:
         width: Floats of a row.
         cases: `(distribution, duplicates, ids)` each: `"uniform"` or `"zipf"`;
             whether a step looks ids up several times; number of lookups.
-        steps: Steps measured of each case.
+        steps: Steps measured of each case; of few ids, several times as many.
         local_aggregation: As `ParallaxStrategy` takes it.
     """
 
@@ -51,9 +53,13 @@ class Plan:
     local_aggregation: bool = True
 
 
-def measured_steps(plan):
+def measured_steps(plan, case):
     """Numbers of the steps that are measured, which tell their ids to `draw`."""
-    return range(_WARM_UP_STEPS, _WARM_UP_STEPS + plan.steps)
+    steps = plan.steps
+    if case[2] <= _FEW_IDS:
+        # Else what is said before and after the steps would be a part of the count.
+        steps *= _MORE_STEPS
+    return range(_WARM_UP_STEPS, _WARM_UP_STEPS + steps)
 
 
 def draw(plan, case, rank, step):
@@ -122,7 +128,8 @@ def measure(plan, job, road, case):
     import tensorflow as tf
 
     distribution, duplicates, count = case
-    steps = range(measured_steps(plan).stop)
+    measured = measured_steps(plan, case)
+    steps = range(measured.stop)
     batches = [tf.constant(draw(plan, case, job.rank, step)) for step in steps]
     for ids in batches[:_WARM_UP_STEPS]:
         road.step(ids).numpy()
@@ -142,9 +149,9 @@ def measure(plan, job, road, case):
         "duplicates": bool(duplicates),
         "ids": count,
         "step_seconds": statistics.median(seconds),
-        "sent_bytes": crossed and crossed.sent_bytes / plan.steps,
-        "received_bytes": crossed and crossed.received_bytes / plan.steps,
-        "counted_bytes": counted / plan.steps,
+        "sent_bytes": crossed and crossed.sent_bytes / len(measured),
+        "received_bytes": crossed and crossed.received_bytes / len(measured),
+        "counted_bytes": counted / len(measured),
     }
 
 
@@ -234,9 +241,7 @@ def _raw(plan, session):
     import tensorflow as tf
 
     size, rank = session.job.size, session.job.rank
-    shard = tf.Variable(
-        tf.fill((len(range(rank, plan.rows, size)), plan.width), _RATE)
-    )
+    shard = tf.Variable(tf.fill((len(range(rank, plan.rows, size)), plan.width), _RATE))
 
     def step(ids):
         unique, _ = tf.unique(ids)

@@ -197,9 +197,7 @@ def partitioning_of(spec: TableSpec) -> Partitioning:
     return Partitioning(spec.num_rows, spec.num_partitions)
 
 
-def sum_by_row(
-    places: tf.Tensor, gradients: tf.Tensor
-) -> tuple[tf.Tensor, tf.Tensor]:
+def sum_by_row(places: tf.Tensor, gradients: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Places, each once, with the sums of their gradients."""
     unique, slots = tf.unique(places)
     summed = tf.math.unsorted_segment_sum(gradients, slots, tf.size(unique))

@@ -48,6 +48,7 @@ class StepTraffic:
         self._pushes: list[Push] = []
         self._expected = 0
         self._last_push: tuple[tf.Graph, tf.Operation] | None = None
+        self._pulled: list[tuple[tf.Graph, tf.Tensor]] = []
 
     @contextlib.contextmanager
     def step(
@@ -127,12 +128,32 @@ class StepTraffic:
 
     def _send_pushes(self) -> None:
         if self._pushes:
+            self.send_pulls()
             pushes, self._pushes = self._pushes, []
             self._push(pushes)
 
     def _pull(self, requests: list[Pull]) -> list[tf.Tensor]:
         with tf.control_dependencies(self._earlier()):
-            return self._home.pull(requests)
+            rows = self._home.pull(requests)
+        if not tf.executing_eagerly():
+            self._pulled = [(_graph(), found) for found in rows] + [
+                (graph, found) for graph, found in self._pulled if graph is _graph()
+            ]
+        return rows
+
+    def _push(self, contributions: list[Push]) -> None:
+        # A gradient need not depend on the rows. The push has to come after them all
+        # the same: once it is seen, another worker's update may follow.
+        pulled = [found for graph, found in self._pulled if graph is _graph()]
+        eager = tf.executing_eagerly()
+        with tf.control_dependencies([] if eager else [*self._earlier(), *pulled]):
+            contributions = [
+                dataclasses.replace(push, gradients=tf.identity(push.gradients))
+                for push in contributions
+            ]
+            operation = self._home.push(contributions)
+        if not eager:
+            self._last_push = (_graph(), operation)
 
     def _earlier(self) -> list[tf.Operation]:
         """What pulls in this graph come after: the last push, or what let it begin."""
@@ -140,11 +161,6 @@ class StepTraffic:
             return []
         graph, operation = self._last_push
         return [operation] if graph is _graph() else []
-
-    def _push(self, contributions: list[Push]) -> None:
-        operation = self._home.push(contributions)
-        if not tf.executing_eagerly():
-            self._last_push = (_graph(), operation)
 
     def _collects(self) -> bool:
         # A lookup inside a loop or a branch belongs to a graph of its own.

@@ -19,8 +19,9 @@ def test_no_worker_is_too_far_ahead_and_no_push_is_lost(tmp_path, max_staleness)
     results = run(tmp_path, synchronous=False, max_staleness=max_staleness)
     leads = [result["max_lead_steps"] for result in results]
     assert max(leads) <= max_staleness
-    # The slow worker is waited for, but not at every step.
-    assert max(leads) > 0
+    # The late worker is waited for, but not at every step. It may take a step between
+    # the others' last permission and their look at the clock.
+    assert max(leads) >= max_staleness - 1
     for result in results:
         assert result["home"] == "AsynchronousHome"
         assert result["table_error"] < 1e-3
