@@ -202,7 +202,7 @@ def plot(rows, path):
             axis.grid(alpha=0.3)
         column[1].set_xlabel("ids a worker looks up in a step")
     axes[0, 0].set_ylabel("step time (ms)")
-    axes[1, 0].set_ylabel("sent and received per host (MB a step)")
+    axes[1, 0].set_ylabel("sent + received, MB a host")
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=9)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -63,6 +63,7 @@ class DedicatedHome(Home):
         self._meter = meter
         self._on_machine = list(on_machine)
         self._meetings: dict[str, _Meeting] = {}
+        self._asked: list[tf.Tensor] = []
 
     def allocate(
         self, spec: TableSpec, constant: float | None, initial_rows: Callable | None
@@ -76,6 +77,7 @@ class DedicatedHome(Home):
 
     def pull(self, requests: Sequence[Pull]) -> list[tf.Tensor]:
         """See `Home.pull`: one message to each server, one back."""
+        self._asked = [request.ids for request in requests]
         splits = [partitioning_of(r.storage.spec).split(r.ids) for r in requests]
         parts = [[tf.constant(0)] * r.storage.spec.num_partitions for r in requests]
         for server in range(len(self.devices)):
@@ -148,6 +150,13 @@ class DedicatedHome(Home):
                     _Parcel(
                         specs=[contributions[c].storage.spec for c, _ in here],
                         places=[splits[c][0][p] for c, p in here],
+                        news=[
+                            splits[c][0][p]
+                            for c, p in here
+                            if not any(
+                                contributions[c].ids is ids for ids in self._asked
+                            )
+                        ],
                         gradients=[
                             contributions[c].gradients
                             if contributions[c].storage.spec.num_partitions == 1
@@ -166,7 +175,8 @@ class DedicatedHome(Home):
 
     def _count_push(self, server: int, parcel: _Parcel) -> None:
         encoded = [self._wire.encode(gradient) for gradient in parcel.gradients]
-        self._count(server, sent=[*parcel.places, *encoded])
+        # Places that the pull has sent are there: TensorFlow sends a tensor once.
+        self._count(server, sent=[*parcel.news, *encoded])
 
     def _count(
         self,
@@ -196,10 +206,12 @@ class DedicatedHome(Home):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Parcel:
-    """What a push has for one server: an entry for each partition there."""
+    """What a push has for one server: an entry for each partition there, and of
+    `news` for each whose places the server does not have from the pull."""
 
     specs: list[TableSpec]
     places: list[tf.Tensor]
+    news: list[tf.Tensor]
     gradients: list[tf.Tensor]
     updates: list[tuple]
 
