@@ -235,17 +235,15 @@ class ParallaxStrategy(tf.distribute.Strategy):
 
     def _held_by_servers(self) -> list[list[str]]:
         """What each server holds: one phrase a table."""
-        count = len(self._home.devices)
-        held: list[list[str]] = [[] for _ in range(count)]
+        held: list[dict[str, int]] = [{} for _ in self._home.devices]
         for table in self._factory.tables:
             if table.replica is None:
-                for server in range(count):
-                    mine = table.storage.partitions[server::count]
-                    rows = sum(partition.num_rows for partition in mine)
-                    if rows:
-                        whole = f"{table.num_rows:,} rows of {table.path}"
-                        held[server].append(f"{rows:,} of {whole}")
-        return held
+                spec = table.storage.spec
+                what = f"{table.num_rows:,} rows of {table.path}"
+                for index, partition in enumerate(table.storage.partitions):
+                    here = held[self._home.server_of(index, spec)]
+                    here[what] = here.get(what, 0) + partition.num_rows
+        return [[f"{rows:,} of {what}" for what, rows in here.items()] for here in held]
 
     def _warn_of_unused_routes(self) -> None:
         """Warns, at the first step, of routes that no variable takes."""
