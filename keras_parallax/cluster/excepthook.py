@@ -30,7 +30,9 @@ _PLACES = re.compile(
 )
 _NODES = re.compile(r"\s*(\[\[\{\{node .*|\[Op:.*)$")
 _COLOURS = re.compile(r"\x1b\[\d*m")
-_ASSERTION = re.compile(r"assertion failed: \[(.*?)\] ?(.*)$", re.DOTALL)
+# The message, and the values that follow it, each in brackets. An error that comes
+# back from a server says everything twice.
+_ASSERTION = re.compile(r"assertion failed: \[(.*?)\] ?((?: ?\[[^\]]*\])*)", re.DOTALL)
 
 
 def summarize(error: BaseException) -> str:

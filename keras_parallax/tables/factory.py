@@ -147,6 +147,8 @@ class TableFactory:
                 if member.replica is None:
                     self._home.destroy(member.storage)
         self.tables.clear()
+        self.server_variables.clear()
+        self._unsettled.clear()
 
     def _make(
         self,
