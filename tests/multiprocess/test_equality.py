@@ -44,7 +44,12 @@ def test_training_equals_dense_gradient_in_one_process(
 ):
     given = kind, ",".join(map(str, PARTITIONS)), ",".join(optimizers)
     job = run_job(
-        "equality", tmp_path, *given, workers=workers, servers=servers
+        "equality",
+        tmp_path,
+        *given,
+        workers=workers,
+        servers=servers,
+        timeout_seconds=280,
     ).check()
     cases = [f"{name}-{p}" for name in optimizers for p in PARTITIONS]
     home = "dedicated" if kind == "ps" else kind
