@@ -201,6 +201,8 @@ class Table(tf.__internal__.tracking.Trackable):
             self.replica.assign(value)
         elif tf.executing_eagerly():
             rows = np.asarray(value)
+            # Another worker may still be reading what is about to be overwritten.
+            self._barrier()
             self.home.assign_rows(
                 self.storage, 0, rows[None] if self.is_whole else rows
             )
