@@ -84,20 +84,7 @@ class TableFactory:
         if made.trainable and self._routing.dense_on_servers:
             return self._on_server(made, next_creator, kwargs, variable)
         if made.trainable:
-            self._plan.add(
-                variable._unique_id,
-                Entry(
-                    variable=made.path,
-                    shape=made.shape,
-                    dtype=made.dtype.name,
-                    gradient="unknown",
-                    road=ALLREDUCE,
-                    partitions=1,
-                    home="workers",
-                    update="",
-                    reason=reason,
-                ),
-            )
+            self._note(variable, made, ALLREDUCE, 1, "workers", reason)
         return variable
 
     def _on_server(
@@ -221,18 +208,30 @@ class TableFactory:
             self.tables.append(table)
             if not is_whole:
                 self._unsettled.add(table)
-            self._plan.add(
-                table._unique_id,
-                Entry(
-                    variable=made.path,
-                    shape=made.shape,
-                    dtype=made.dtype.name,
-                    gradient="unknown",
-                    road=SERVERS,
-                    partitions=count,
-                    home=self._home.name,
-                    update="",
-                    reason=reason,
-                ),
-            )
+            self._note(table, made, SERVERS, count, self._home.name, reason)
         return table
+
+    def _note(
+        self,
+        variable: Table | tf.Variable,
+        made: Creation,
+        road: str,
+        partitions: int,
+        home: str,
+        reason: str,
+    ) -> None:
+        """Writes a new variable into the plan; its gradient is not known yet."""
+        self._plan.add(
+            variable._unique_id,
+            Entry(
+                variable=made.path,
+                shape=made.shape,
+                dtype=made.dtype.name,
+                gradient="unknown",
+                road=road,
+                partitions=partitions,
+                home=home,
+                update="",
+                reason=reason,
+            ),
+        )
