@@ -117,7 +117,7 @@ def main():
     # 3. The strategy, before all else of TensorFlow, which joining servers resets.
     # Embeddings become tables by themselves; our own layer's weights are named.
     strategy = kp.ParallaxStrategy(routes={"*softmax/*": "servers"})
-
+    keras.utils.set_random_seed(1)
     # 4. The data. A batch is that of all workers together; each gets its share.
     corpus = data.load_corpus(WINDOW, args.batch_size, args.steps)
     train = tf.data.Dataset.from_tensor_slices(corpus.train)
@@ -127,7 +127,7 @@ def main():
     # 5. Training. Adagrad starts low: a rare word's share of a gradient is small.
     with strategy.scope():
         model = build_model(corpus.vocabulary_size, args.embedding, args.units)
-        model.compile(keras.optimizers.Adagrad(0.05, initial_accumulator_value=1e-6))
+        model.compile(keras.optimizers.Adagrad(0.05, initial_accumulator_value=1e-5))
     throughput = Throughput(args.batch_size * WINDOW)
     model.fit(train, epochs=args.epochs, callbacks=[throughput], shuffle=False)
     test_loss = model.evaluate(test)
