@@ -99,7 +99,9 @@ def train(rows, width, folder):
 
     import keras_parallax as kp
 
-    strategy = kp.ParallaxStrategy(servers="dedicated")
+    strategy = kp.ParallaxStrategy(
+        servers="dedicated", routes={"*/embeddings": "servers"}
+    )
     with strategy.scope():
         began = time.time()
         model = keras.Sequential(

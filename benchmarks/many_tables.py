@@ -85,7 +85,9 @@ def work(plan):
 
     import keras_parallax as kp
 
-    strategy = kp.ParallaxStrategy(servers=plan.servers)
+    strategy = kp.ParallaxStrategy(
+        servers=plan.servers, routes={"*/embeddings": "servers"}
+    )
     random = np.random.default_rng(0)
     shape = (plan.batch, plan.features)
     batches = 4

@@ -202,6 +202,7 @@ def _through_home(kind):
 
         def step(ids):
             with tf.device(settled.device):
+                home.begin_step()
                 unique, inverse = tf.unique(ids)
                 (rows,) = home.pull([Pull(storage, unique)])
                 gradients = _gradients(tf.gather(rows, inverse))
@@ -209,6 +210,7 @@ def _through_home(kind):
                     gradients, inverse, tf.size(unique)
                 )
                 pushed = home.push([Push(storage, unique, summed, update)])
+                home.end_step([pushed])
                 with tf.control_dependencies([pushed]):
                     return tf.constant(0)
 

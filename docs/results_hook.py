@@ -8,10 +8,13 @@ import ast
 import itertools
 import json
 import pathlib
+import re
 
 DOCS = pathlib.Path(__file__).parent
 BENCHMARKS = DOCS.parent / "benchmarks"
 PLACE = "<!-- results -->"
+# One benchmark's results, on any page.
+PLACE_OF_ONE = re.compile(r"<!-- results: (\w+) -->")
 NONE_YET = (
     "No results are kept in this copy of the sources: `make bench` measures them."
 )
@@ -19,11 +22,21 @@ NONE_YET = (
 
 def on_page_markdown(markdown, page, **kwargs):
     """Called by mkdocs with each page's text; returns the text to render."""
+    markdown = PLACE_OF_ONE.sub(lambda place: results_of(place[1]), markdown)
     if PLACE not in markdown:
         return markdown
     paths = sorted((DOCS / "results").glob("*.json"))
     sections = [section(json.loads(path.read_text("utf-8")), path) for path in paths]
     return markdown.replace(PLACE, "\n\n".join(sections) or NONE_YET)
+
+
+def results_of(name):
+    """The section of one benchmark, without its heading: the page has its own."""
+    path = DOCS / "results" / f"{name}.json"
+    if not path.exists():
+        return NONE_YET
+    text = section(json.loads(path.read_text("utf-8")), path)
+    return text.partition("\n\n")[2]
 
 
 def section(report, path):

@@ -10,7 +10,6 @@ But for the strategy and its scope this is plain Keras, in one process or in man
 import argparse
 import json
 import math
-import time
 
 import data
 import keras
@@ -87,24 +86,6 @@ def build_model(vocabulary_size, embedding, units):
     return keras.Model({"words": words, "targets": targets}, losses)
 
 
-class Throughput(keras.callbacks.Callback):
-    """Times the steps, but for the first ones, which trace and warm up."""
-
-    def __init__(self, words_per_step, skipped_steps=10):
-        super().__init__()
-        self.words_per_step = words_per_step
-        self.words_per_second = None
-        self.steps = -skipped_steps
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.steps += 1
-        if self.steps <= 0:
-            self.start = time.perf_counter()
-        else:
-            seconds = time.perf_counter() - self.start
-            self.words_per_second = self.steps * self.words_per_step / seconds
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--epochs", type=int, default=3)
@@ -112,6 +93,7 @@ def main():
     parser.add_argument("--embedding", type=int, default=128)
     parser.add_argument("--units", type=int, default=256)
     parser.add_argument("--steps", type=int, help="use so many batches of the text")
+    parser.add_argument("--logdir", help="a folder for TensorBoard")
     args = parser.parse_args()
 
     # 3. The strategy, before all else of TensorFlow, which joining servers resets.
@@ -128,8 +110,12 @@ def main():
     with strategy.scope():
         model = build_model(corpus.vocabulary_size, args.embedding, args.units)
         model.compile(keras.optimizers.Adagrad(0.05, initial_accumulator_value=1e-5))
-    throughput = Throughput(args.batch_size * WINDOW)
-    model.fit(train, epochs=args.epochs, callbacks=[throughput], shuffle=False)
+    # The same callbacks on every worker: what one prints, worker 0 prints.
+    summary = kp.callbacks.FitSummary()
+    callbacks = [summary]
+    if args.logdir:
+        callbacks.append(kp.callbacks.ParallaxTensorBoard(args.logdir, update_freq=20))
+    model.fit(train, epochs=args.epochs, callbacks=callbacks, shuffle=False)
     test_loss = model.evaluate(test)
 
     # 6. The result, beside a model's that only knows how often each word occurs.
@@ -137,7 +123,7 @@ def main():
         result = {
             "workers": strategy.num_workers,
             "servers": strategy.num_servers,
-            "words_per_second": throughput.words_per_second,
+            "words_per_second": summary.window.all_tokens_per_second,
             "test_perplexity": math.exp(test_loss),
             "unigram_perplexity": data.unigram_perplexity(corpus),
             "plan": json.loads(strategy.plan.to_json()),

@@ -11,6 +11,7 @@ from keras_parallax.versions import __version__ as __version__
 from keras_parallax.versions import check_versions
 
 if TYPE_CHECKING:
+    from keras_parallax import callbacks as callbacks
     from keras_parallax import errors as errors
     from keras_parallax.strategy import ParallaxStrategy as ParallaxStrategy
 
@@ -18,10 +19,11 @@ check_versions()
 
 _HOMES = {
     "ParallaxStrategy": ("keras_parallax.strategy", "ParallaxStrategy"),
+    "callbacks": ("keras_parallax.callbacks", None),
     "errors": ("keras_parallax.errors", None),
 }
 
-__all__ = ["ParallaxStrategy", "errors"]
+__all__ = ["ParallaxStrategy", "callbacks", "errors"]
 
 
 def __getattr__(name: str) -> Any:

@@ -22,6 +22,7 @@ from keras_parallax.plan.probe import probe
 from keras_parallax.shares import MeanVariable, MetricVariable, ShareWeights
 from keras_parallax.tables.factory import TableFactory
 from keras_parallax.tables.optimizer import TableOptimizer
+from keras_parallax.tables.router import Router
 from keras_parallax.tables.server_variable import ServerVariable
 from keras_parallax.tables.table import Table
 from keras_parallax.tables.traffic import StepTraffic
@@ -36,6 +37,7 @@ class ParallaxExtended(tf.compat.v1.distribute.StrategyExtended):
         dense: The dense road.
         plan: Where decisions are written down.
         factory: Makes tables.
+        router: Gives them their roads.
         optimizer: Runs the user's optimizer on tables.
         traffic: Collects what a step wants of tables.
         rank: Rank of this worker.
@@ -51,6 +53,7 @@ class ParallaxExtended(tf.compat.v1.distribute.StrategyExtended):
         dense: DenseRoad,
         plan: Plan,
         factory: TableFactory,
+        router: Router,
         optimizer: TableOptimizer,
         traffic: StepTraffic,
         rank: int,
@@ -63,6 +66,7 @@ class ParallaxExtended(tf.compat.v1.distribute.StrategyExtended):
         self._dense = dense
         self._plan = plan
         self._factory = factory
+        self._router = router
         self._rank = rank
         self._size = size
         self._optimizer = optimizer
@@ -70,6 +74,7 @@ class ParallaxExtended(tf.compat.v1.distribute.StrategyExtended):
         self._weights = ShareWeights(dense, size, together)
         self._step = Step()
         self._probing = False
+        self._plain_seen: dict[str, tuple[tf.Variable, set[str]]] = {}
         self._sums_on_servers = False
 
     # Creation of variables.
@@ -107,14 +112,12 @@ class ParallaxExtended(tf.compat.v1.distribute.StrategyExtended):
     def colocate_vars_with(self, colocate_with_variable):
         """Slots of a table are tables beside it."""
         self._refuse_foreign_variable(colocate_with_variable)
-        table = colocate_with_variable
-        if isinstance(table, ServerVariable):
-            table = table.table
-        if not isinstance(table, Table):
-            return contextlib.nullcontext()
+        owner = colocate_with_variable
+        if isinstance(owner, ServerVariable):
+            owner = owner.table
 
         def beside(next_creator, **kwargs):
-            return next_creator(colocate_with=table, **kwargs)
+            return next_creator(colocate_with=owner, **kwargs)
 
         return tf.variable_creator_scope(beside)
 
@@ -152,29 +155,39 @@ class ParallaxExtended(tf.compat.v1.distribute.StrategyExtended):
             self._container_strategy(), replica_id_in_sync_group=self._rank
         )
         with replica, tf.device(self._device):
-            if not tf.executing_eagerly() and self._factory.unsettled():
+            if self._has_to_settle():
                 self._settle(fn, args, kwargs)
             with (
                 self._weights.of_step(self._step.model, args),
-                self._traffic.step(self._factory.server_variables, self._step.trains),
+                self._traffic.step(
+                    self._factory.server_variables, self._step.trains, inputs=args
+                ),
             ):
                 outputs = fn(*args, **kwargs)
             if self._step.predicts:
                 outputs = tf.nest.map_structure(self._dense.all_gather, outputs)
             return outputs
 
+    def _has_to_settle(self) -> bool:
+        if self._probing or tf.executing_eagerly():
+            return False
+        model = self._step.model
+        if model is None:
+            return self._factory.unsettled()
+        return self._factory.unsettled(w._value for w in model.trainable_variables)
+
     def _settle(self, fn: Callable, args: tuple, kwargs: dict) -> None:
-        """Traces the step without running it, and replicates the tables whose
-        gradient is dense."""
-        if self._probing:
-            return
+        """Traces the step without running it, to give variables their roads."""
         self._probing = True
+        self._plain_seen = {}
         try:
             seen = probe(fn, args, kwargs, self._factory.tables)
         finally:
             self._probing = False
-        for table, kinds in seen.items():
-            self._factory.settle(table, kinds)
+        plain = [(variable, kinds) for variable, kinds in self._plain_seen.values()]
+        self._plain_seen = {}
+        with tf.init_scope():
+            self._router.settle(seen, plain)
 
     # Reduction.
 
@@ -250,6 +263,9 @@ class ParallaxExtended(tf.compat.v1.distribute.StrategyExtended):
         if args:
             kind = "sparse" if slices else "dense"
             self._plan.change(var._unique_id, gradient=kind)
+            if self._probing:
+                seen = self._plain_seen.setdefault(var._unique_id, (var, set()))
+                seen[1].add(kind)
         if isinstance(var, ServerVariable):
             if args:
                 args = (var.slices(args[0]), *args[1:])

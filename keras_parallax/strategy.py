@@ -8,24 +8,30 @@ import os
 import sys
 import weakref
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import keras
 import tensorflow as tf
 
 from keras_parallax import errors
+from keras_parallax.adaptation import Adaptation
 from keras_parallax.cluster.job import Job
 from keras_parallax.cluster.session import Session, use_gpu_of
 from keras_parallax.cluster.topology import Topology, resolve
 from keras_parallax.collectives.dense import DenseRoad
+from keras_parallax.collectives.spans import Spans
 from keras_parallax.collectives.wire import Wire
 from keras_parallax.extended import ParallaxExtended
+from keras_parallax.plan.network import Network
 from keras_parallax.plan.plan import ALLREDUCE, Plan
 from keras_parallax.plan.routing import Routing
+from keras_parallax.plan.sparsity import Sparsity
 from keras_parallax.plan.traffic import TableTraffic, Traffic
-from keras_parallax.servers.choice import Manner, kind_of_home, settle
+from keras_parallax.servers.choice import Manner, kind_of_home, settle, with_copies
 from keras_parallax.tables import dispatch
 from keras_parallax.tables.factory import TableFactory
 from keras_parallax.tables.optimizer import TableOptimizer
+from keras_parallax.tables.router import Router
 from keras_parallax.tables.traffic import StepTraffic
 
 logger = logging.getLogger("keras_parallax")
@@ -67,8 +73,7 @@ class ParallaxStrategy(tf.distribute.Strategy):
             "allreduce" to make no tables.
         routes: `{pattern: road}`, with roads "servers" and "allreduce", for
             variables whose path matches the pattern as a file name would; the first
-            match decides. By default the weights of `keras.layers.Embedding` become
-            tables.
+            match decides.
         servers: Where tables live: "in_process" (one worker only), "peers" (the
             workers themselves, each serving its share), "dedicated" (server
             processes; the strategy starts one a machine where there are none), or
@@ -131,20 +136,32 @@ class ParallaxStrategy(tf.distribute.Strategy):
         self._topology = topology
         self._plan = Plan()
         settled = settle(kind, session, manner)
-        home, device = settled.home, settled.device
+        self._spans = spans = Spans(job, settled.device)
+        dense = DenseRoad(job, Wire(dense_wire), spans)
+        home = with_copies(settled, session, dense, manner.wire)
         self._home = home
         self._meters = settled.meters
-        traffic = StepTraffic(home)
+        traffic = StepTraffic(home, spans)
         factory = TableFactory(
             job, home, traffic, routing, self._plan, self, f"strategy{next(_numbers)}"
+        )
+        self._router = Router(
+            session,
+            home,
+            factory,
+            routing,
+            self._plan,
+            lambda dtype: manner.wire.type_of(dtype).size,
+            local_aggregation,
         )
         super().__init__(
             ParallaxExtended(
                 self,
-                device=device,
-                dense=DenseRoad(job, Wire(dense_wire)),
+                device=settled.device,
+                dense=dense,
                 plan=self._plan,
                 factory=factory,
+                router=self._router,
                 optimizer=TableOptimizer(sparse_update, self._plan),
                 traffic=traffic,
                 rank=job.rank,
@@ -152,6 +169,7 @@ class ParallaxStrategy(tf.distribute.Strategy):
                 together=synchronous,
             )
         )
+        self._adaptation = Adaptation(self._router)
         self._factory = factory
         self._routing = routing
         self._has_run = False
@@ -187,11 +205,53 @@ class ParallaxStrategy(tf.distribute.Strategy):
         """Which road each variable takes, and why; `print` shows a table."""
         return self._plan
 
+    def sparsity(self) -> list[Sparsity]:
+        """How sparsely each table was used since this was last called, or since the
+        start. Every worker calls it, between the same two steps."""
+        return self._router.measured(exactly=True)
+
+    @property
+    def network(self) -> Network:
+        """What the plan takes the network to be: given in `KERAS_PARALLAX_NETWORK`,
+        or measured. Every worker asks when one does first."""
+        return self._router.network
+
+    def everyones(self, value: Any) -> list:
+        """Every worker's `value`, in order of rank; for callbacks that have to decide
+        alike. Every worker calls it, between the same two steps."""
+        return self._session.job.gather(value)
+
+    def reroute(self, roads: Mapping[str, str]) -> None:
+        """Moves tables to other roads, with their slots; values stay what they are.
+
+        Every worker calls it, between the same two steps. Training steps have to be
+        traced anew: `model.make_train_function(force=True)`, or another
+        `tf.function`.
+
+        Args:
+            roads: "servers", "allgather" or "allreduce" by path of the variable.
+
+        Raises:
+            ConfigError: There is no such table or road.
+        """
+        self._router.reroute(roads)
+
+    def repartition(self, counts: Mapping[str, int]) -> None:
+        """Moves tables into other numbers of partitions; as `reroute` does.
+
+        Args:
+            counts: Number of partitions by path of the variable.
+
+        Raises:
+            ConfigError: There is no such table, or a number cannot be.
+        """
+        self._router.repartition(counts)
+
     @property
     def max_lead_steps(self) -> int | None:
         """The most steps that this worker was seen ahead of the slowest; None where
         `max_staleness` does not bound it."""
-        clock = getattr(self._home, "clock", None)
+        clock = getattr(self._home.first, "clock", None)
         return None if clock is None else clock.max_lead_steps
 
     @property
@@ -216,13 +276,21 @@ class ParallaxStrategy(tf.distribute.Strategy):
             dense_bytes=sum(e.size_bytes for e in self._plan if e.road == ALLREDUCE),
         )
 
+    @property
+    def spans(self) -> Spans:
+        """Seconds that steps spend in each phase; off until it is switched on."""
+        return self._spans
+
     def run(self, fn: Callable, args=(), kwargs=None, options=None):
         """Runs `fn` on this worker's data; see `tf.distribute.Strategy.run`."""
         with self.extended.stepping(fn) as step:
             if step.model is not None and self._session.progress is not None:
                 self._session.progress.follow(_steps_of(step.model))
             self._warn_of_unused_routes()
-            return super().run(fn, args, kwargs, options)
+            outputs = super().run(fn, args, kwargs, options)
+            if step.model is not None and step.trains:
+                self._adaptation.follow(step.model)
+            return outputs
 
     def close(self) -> None:
         """Frees the tables; the models made in this strategy's scope are dead then.
@@ -237,11 +305,11 @@ class ParallaxStrategy(tf.distribute.Strategy):
         """What each server holds: one phrase a table."""
         held: list[dict[str, int]] = [{} for _ in self._home.devices]
         for table in self._factory.tables:
-            if table.replica is None:
+            if table.replica is None and table.home is self._home.first:
                 spec = table.storage.spec
                 what = f"{table.num_rows:,} rows of {table.path}"
                 for index, partition in enumerate(table.storage.partitions):
-                    here = held[self._home.server_of(index, spec)]
+                    here = held[self._home.first.server_of(index, spec)]
                     here[what] = here.get(what, 0) + partition.num_rows
         return [[f"{rows:,} of {what}" for what, rows in here.items()] for here in held]
 

@@ -61,7 +61,9 @@ import keras_parallax as kp
 from benchmarks.cluster import host_traffic, print_result
 
 ROWS, WIDTH, BATCH, LENGTH, STEPS = 20_000, 32, 256, 10, 10
-strategy = kp.ParallaxStrategy(servers=sys.argv[1])
+strategy = kp.ParallaxStrategy(
+    servers=sys.argv[1], routes={"*/embeddings": "servers"}
+)
 random = np.random.default_rng(0)
 x = random.integers(0, ROWS, (BATCH * STEPS, LENGTH)).astype("int32")
 y = random.normal(size=(len(x), 1)).astype("float32")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from keras_parallax.cli import build_horovod
+from keras_parallax.cli import plan as plan_command
 from keras_parallax.cli import run as run_command
 from keras_parallax.cli import serve as serve_command
 from keras_parallax.errors import ConfigError, ParallaxError
@@ -30,6 +31,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     run_command.add_parser(commands)
     serve_command.add_parser(commands)
+    plan_command.add_parser(commands)
     horovod = commands.add_parser(
         "build-horovod",
         help="Build and install Horovod for the installed TensorFlow.",

@@ -1,11 +1,15 @@
 """`keras-parallax run`: launches a job on this machine, or on several over ssh."""
 
 import argparse
+import os
+import pathlib
 import shutil
 from typing import NoReturn
 
 from keras_parallax.cluster import hosts, launch
 from keras_parallax.errors import ConfigError
+
+_TIMELINE = "HOROVOD_TIMELINE"
 
 
 def add_parser(commands) -> None:
@@ -54,6 +58,12 @@ def add_parser(commands) -> None:
         help="How long the servers may take to be ready (120); with -H, the hosts.",
     )
     parser.add_argument(
+        "--timeline",
+        metavar="FILE",
+        help="Let Horovod write what it did, and when, to this file on worker 0's "
+        "machine; look at it in chrome://tracing or ui.perfetto.dev.",
+    )
+    parser.add_argument(
         "command",
         nargs=argparse.REMAINDER,
         help="What each worker runs, such as: python train.py",
@@ -75,7 +85,10 @@ def run(arguments: argparse.Namespace) -> int:
             "There is no command to run. Write it after `--`, for example "
             "`keras-parallax run -np 2 -- python train.py`."
         )
+    environ = _environ(arguments)
     if arguments.hosts is not None:
+        # Horovod's launcher, which this process becomes, hands it on.
+        os.environ.update(environ)
         _run_on_hosts(arguments, command)
     if shutil.which(command[0]) is None:
         raise ConfigError(
@@ -91,9 +104,31 @@ def run(arguments: argparse.Namespace) -> int:
             workers=arguments.num_workers or 1,
             servers=arguments.servers or 0,
             log_dir=arguments.log_dir,
+            environ=environ,
             **given,
         )
     )
+
+
+def _environ(arguments: argparse.Namespace) -> dict[str, str]:
+    """The workers' environment."""
+    environ = dict(os.environ)
+    if arguments.timeline is None:
+        return environ
+    file = pathlib.Path(arguments.timeline).absolute()
+    if environ.get(_TIMELINE, str(file)) != str(file):
+        raise ConfigError(
+            f"The environment sets {_TIMELINE} already; leave out one of the two. "
+            f"Received: --timeline {arguments.timeline}, "
+            f"{_TIMELINE}={environ[_TIMELINE]}"
+        )
+    if not file.parent.is_dir():
+        raise ConfigError(
+            f"The folder of the timeline, {file.parent}, does not exist; make it "
+            f"first. Received: --timeline {arguments.timeline}"
+        )
+    environ[_TIMELINE] = str(file)
+    return environ
 
 
 def _run_on_hosts(arguments: argparse.Namespace, command: list[str]) -> NoReturn:

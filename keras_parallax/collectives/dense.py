@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from keras_parallax.cluster.job import Job
 from keras_parallax.collectives.operations import operation_name, unfolded
+from keras_parallax.collectives.spans import ALLREDUCE, Spans
 from keras_parallax.collectives.wire import Wire
 
 # What Horovod's broadcast takes; other types go as objects, outside the graph.
@@ -20,11 +21,13 @@ class DenseRoad:
     Args:
         job: This worker's place in the job.
         wire: The form in which gradients travel.
+        spans: Times the all-reduce of gradients where that is asked for.
     """
 
-    def __init__(self, job: Job, wire: Wire | None = None):
+    def __init__(self, job: Job, wire: Wire | None = None, spans: Spans | None = None):
         self._job = job
         self._wire = wire or Wire()
+        self._spans = spans or Spans(job)
         self._size = job.size
 
     def all_reduce(
@@ -44,15 +47,28 @@ class DenseRoad:
         )
 
     def reduce_gradients(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """As `all_reduce`, in the wire's form; for float32 gradients.
-
-        A halved all-reduce is made of two exchanges: each worker gets one piece of
-        the vector from all, adds it up in full precision, and gives the sum to all.
-        """
+        """As `all_reduce`, for gradients: timed, and in the wire's form."""
         tensors = list(tensors)
-        halves = all(self._wire.type_of(t.dtype) != t.dtype for t in tensors)
-        if self._size == 1 or not tensors or not halves:
-            return self.all_reduce(tensors)
+        if self._size == 1 or not tensors:
+            return tensors
+        return self._spans.timed(ALLREDUCE, tensors, lambda: self._reduce(tensors))
+
+    def _reduce(self, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
+        # What the workers tell each other of their last step rides along.
+        note = self._spans.note()
+        notes = [] if note is None else [note]
+        if any(self._wire.type_of(t.dtype) == t.dtype for t in tensors):
+            reduced = self.all_reduce([*tensors, *notes])
+            notes, reduced = reduced[len(tensors) :], reduced[: len(tensors)]
+        else:
+            notes, reduced = self.all_reduce(notes, "notes"), self._halved(tensors)
+        for told in notes:
+            self._spans.hear(told)
+        return reduced
+
+    def _halved(self, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
+        """Sums by two exchanges: each worker gets one piece of the vector from all,
+        adds it up in full precision, and gives the sum to all."""
         import horovod.tensorflow as hvd
 
         sizes = [tf.size(tensor) for tensor in tensors]

@@ -9,10 +9,12 @@ from typing import Any
 import ml_dtypes  # noqa: F401 (teaches numpy the name bfloat16)
 import numpy as np
 
+from keras_parallax.servers.homes import ALLGATHER as ALLGATHER
+from keras_parallax.servers.homes import ALLREDUCE as ALLREDUCE
+from keras_parallax.servers.homes import SERVERS as SERVERS
+
 #: Roads that a variable can take.
-SERVERS = "servers"
-ALLREDUCE = "allreduce"
-ROADS = (SERVERS, ALLREDUCE)
+ROADS = (SERVERS, ALLGATHER, ALLREDUCE)
 
 
 @dataclasses.dataclass
@@ -30,6 +32,15 @@ class Entry:
         home: "in_process" or "dedicated"; "workers" on the dense road.
         update: "lazy" or "exact" for tables once it is known, else "".
         reason: Why, in one sentence.
+        alpha: Share of its rows that one worker touches in a step, as last
+            measured; None where nothing was.
+        costs: What it would cost a step on each road, the chosen one first; as
+            `plan.cost.Cost.to_dict` has it. Empty where there was no choice.
+        predicted_bytes: What the processes of the busiest machine send and receive
+            for it in a step, by the cost model.
+        predicted_seconds: What it costs a step alone, by the cost model.
+        measured_bytes: Rows, gradients and ids that this worker has moved for it in
+            a step, on average since the start.
     """
 
     variable: str
@@ -41,6 +52,18 @@ class Entry:
     home: str
     update: str
     reason: str
+    alpha: float | None = None
+    costs: list[dict] = dataclasses.field(default_factory=list)
+    predicted_bytes: int | None = None
+    predicted_seconds: float | None = None
+    measured_bytes: int | None = None
+
+    @property
+    def where(self) -> str:
+        """Its road, and home and partitions where these say something."""
+        if self.road == SERVERS:
+            return f"{self.road} ({self.home}, {self.partitions} partitions)"
+        return self.road
 
     @property
     def size_bytes(self) -> int:
@@ -56,6 +79,8 @@ class Plan:
 
     def __init__(self) -> None:
         self._entries: dict[str, Entry] = {}
+        #: What has changed since the variables were created, a line each.
+        self.changes: list[str] = []
 
     def add(self, key: str, entry: Entry) -> None:
         """Adds the variable known as `key`."""
@@ -66,9 +91,19 @@ class Plan:
         if key in self._entries:
             self._entries[key] = dataclasses.replace(self._entries[key], **fields)
 
+    def note_change(self, line: str) -> None:
+        """Notes that a variable has taken another road."""
+        self.changes.append(line)
+
     def rename(self, key: str, new: str) -> None:
         """Knows the variable that was known as `key` as `new`."""
         self._entries[new] = self._entries.pop(key)
+
+    def replace(self, key: str, old: str) -> None:
+        """Puts the entry known as `key` in the place of the one known as `old`,
+        and knows it by that name."""
+        entry = self._entries.pop(key)
+        self._entries[old] = entry
 
     def get(self, key: str) -> Entry:
         """The entry of the variable known as `key`."""

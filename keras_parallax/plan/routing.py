@@ -63,7 +63,7 @@ class Routing:
         """Road of a new variable, and the reason for it in one sentence."""
         for pattern, road in self._routes.items():
             if fnmatch.fnmatchcase(path, pattern):
-                if road == SERVERS and not shape:
+                if road != ALLREDUCE and not shape:
                     raise errors.ConfigError(
                         f"A scalar has no rows to look up. Received: "
                         f"routes={{{pattern!r}: {road!r}}}, which matches {path}."
@@ -74,6 +74,12 @@ class Routing:
         if name == "embeddings" and len(shape) == 2:
             return SERVERS, "weights of an Embedding are looked up by row"
         return ALLREDUCE, "not looked up by row, as far as is known"
+
+    def adapts(self, path: str) -> bool:
+        """Whether the variable may change its road when more is known of it."""
+        return self._architecture == "hybrid" and not any(
+            fnmatch.fnmatchcase(path, pattern) for pattern in self._routes
+        )
 
     def partitions(self, path: str, num_rows: int, row_bytes: int, homes: int) -> int:
         """Number of partitions for a table.

@@ -13,18 +13,21 @@ from keras_parallax.cluster.addresses import split_address
 from keras_parallax.cluster.connection import Connection
 from keras_parallax.cluster.session import Session
 from keras_parallax.cluster.topology import Topology
+from keras_parallax.collectives.dense import DenseRoad
 from keras_parallax.collectives.exchange import Group
 from keras_parallax.collectives.meter import Meter
 from keras_parallax.collectives.wire import Wire
 from keras_parallax.servers.asynchronous import AsynchronousHome
+from keras_parallax.servers.copies import CopiesHome
 from keras_parallax.servers.dedicated import DedicatedHome
 from keras_parallax.servers.home import Home
+from keras_parallax.servers.homes import ALLGATHER, ALLREDUCE, SERVERS, Homes
 from keras_parallax.servers.in_process import InProcessHome
 from keras_parallax.servers.local_aggregation import LocalAggregation
 from keras_parallax.servers.peers import PeersHome
 from keras_parallax.servers.storage import TableSpec
 
-SERVERS = ("auto", "in_process", "peers", "dedicated")
+KINDS = ("auto", "in_process", "peers", "dedicated")
 
 
 def kind_of_home(servers: str, topology: Topology, needs_servers: str = "") -> str:
@@ -39,9 +42,9 @@ def kind_of_home(servers: str, topology: Topology, needs_servers: str = "") -> s
     Raises:
         ConfigError: There is none, or the job has too many workers for it.
     """
-    if servers not in SERVERS:
+    if servers not in KINDS:
         raise errors.ConfigError(
-            f"`servers` is one of {SERVERS}. Received: servers={servers!r}"
+            f"`servers` is one of {KINDS}. Received: servers={servers!r}"
         )
     if needs_servers and servers not in ("auto", "dedicated"):
         raise errors.ConfigError(
@@ -139,6 +142,37 @@ def settle(kind: str, session: Session, manner: Manner) -> Settled:
         return tf.gather(tf.constant(lanes), peers.owner(ids, spec))
 
     return Settled(LocalAggregation(peers, local, in_charge), device, (meter,))
+
+
+def with_copies(
+    settled: Settled, session: Session, dense: DenseRoad, wire: Wire
+) -> Homes:
+    """The home that was settled, and those that keep a copy in every worker.
+
+    Args:
+        settled: The home where tables live unless something else is said.
+        session: The job.
+        dense: The dense road.
+        wire: The form in which gathered gradients travel.
+    """
+    homes: dict[str, Home] = {SERVERS: settled.home}
+    job = session.job
+    if job.size > 1 and settled.home.is_synchronous:
+        others = job.size - 1
+        near = 0
+        if session.machines is not None:
+            near = len(session.machines.neighbours(job.rank)) - 1
+        for road, reduces in ((ALLGATHER, False), (ALLREDUCE, True)):
+            homes[road] = CopiesHome(
+                job,
+                settled.device,
+                dense,
+                wire,
+                settled.meters[0],
+                (others - near) / others,
+                reduces,
+            )
+    return Homes(homes)
 
 
 def _dedicated(

@@ -1,18 +1,18 @@
 """Partitions on TensorFlow server processes, updated synchronously.
 
-A step's push, for each server: every worker puts its places and summed gradients
-into a queue on the server; one worker, the server's *runner*, takes as many
-contributions as there are workers, sums them by row, runs the updates, and puts
-a token for each worker into a second queue; every worker waits for its token.
-All of it is ops on the server's device, so the runner sends nothing that the
-others do not. Tokens are what keeps a fast worker's next pull from overtaking
-a slow worker's push.
+A step costs a message to each server and one back, however many tables there are,
+for rows, and the same again for gradients. Each server has what all workers give it
+put together (`meeting.py`). In training steps, where each worker has a server beside
+it, as when every machine has one of both, workers speak with their own server alone
+and with each other by all-to-all (`relay.py`).
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import cast
 
 import tensorflow as tf
 
@@ -25,15 +25,17 @@ from keras_parallax.servers.home import (
     Push,
     fill_partitions,
     partitioning_of,
-    sum_by_row,
 )
+from keras_parallax.servers.meeting import Meeting
 from keras_parallax.servers.parcels import (
     pack_places,
     pack_values,
     unpack_places,
     unpack_values,
 )
-from keras_parallax.servers.storage import Storage, TableSpec
+from keras_parallax.servers.relay import Relay
+from keras_parallax.servers.remote import call, placed
+from keras_parallax.servers.storage import Partition, Storage, TableSpec
 
 
 class DedicatedHome(Home):
@@ -62,42 +64,75 @@ class DedicatedHome(Home):
         self._wire = wire
         self._meter = meter
         self._on_machine = list(on_machine)
-        self._meetings: dict[str, _Meeting] = {}
+        self._meetings: dict[str, Meeting] = {}
         self._asked: list[tf.Tensor] = []
+        self._relay: Relay | None = None
+        if self.is_synchronous:
+            self._relay = Relay.between(job, on_machine, wire, meter)
+        # The graph of the training step that is being traced.
+        self._step: tf.Graph | None = None
 
     def allocate(
         self, spec: TableSpec, constant: float | None, initial_rows: Callable | None
     ) -> Storage:
         """See `Home.allocate`; the workers share the filling of partitions."""
         storage = self.open(spec)
-        mine = [p for p in range(spec.num_partitions) if self._writes(p)]
+        mine = [p for p in range(spec.num_partitions) if self.writes(p)]
         fill_partitions(storage, mine, constant, initial_rows)
         self._job.barrier()
         return storage
 
+    def begin_step(self) -> tf.Operation | None:
+        """See `Home.begin_step`."""
+        if not tf.executing_eagerly():
+            self._step = tf.compat.v1.get_default_graph()
+        return None
+
+    def end_step(self, after: Sequence[tf.Operation]) -> None:
+        """See `Home.end_step`."""
+        del after
+        self._step = None
+
+    def _in_turn(self) -> Relay | None:
+        """The relay, where all workers are sure to come along: in a training step,
+        but not in its loops and branches."""
+        inside = self._step is not None and not tf.executing_eagerly()
+        if inside and self._step is tf.compat.v1.get_default_graph():
+            return self._relay
+        return None
+
     def pull(self, requests: Sequence[Pull]) -> list[tf.Tensor]:
         """See `Home.pull`: one message to each server, one back."""
+        relay = self._in_turn()
+        if relay is not None:
+            return relay.pull(requests, self._ask_beside)
         self._asked = [request.ids for request in requests]
+        return self._ask(requests, range(len(self.devices)), placed)
+
+    def _ask_beside(self, requests: Sequence[Pull]) -> list[tf.Tensor]:
+        relay = cast(Relay, self._relay)
+        self._asked = []
+        return self._ask(requests, relay.servers, call)
+
+    def _ask(
+        self, requests: Sequence[Pull], servers: Iterable[int], run: Callable
+    ) -> list[tf.Tensor]:
+        """Rows that are on some servers; all that are asked for are there."""
         splits = [partitioning_of(r.storage.spec).split(r.ids) for r in requests]
-        parts = [[tf.constant(0)] * r.storage.spec.num_partitions for r in requests]
-        for server in range(len(self.devices)):
+        parts = [
+            [tf.zeros((0, *spec.row_shape), spec.dtype)] * spec.num_partitions
+            for spec in (request.storage.spec for request in requests)
+        ]
+        for server in servers:
             here = self._here(server, [r.storage for r in requests])
             if not here:
                 continue
-            places = [splits[r][0][p] for r, p in here]
-            joined, sizes = pack_places(places)
-            with tf.device(self.devices[server]):
-                found = [
-                    self._wire.encode(requests[r].storage.partitions[p].gather(place))
-                    for (r, p), place in zip(
-                        here,
-                        unpack_places(joined, sizes, [p.dtype for p in places]),
-                        strict=True,
-                    )
-                ]
-                answer = pack_values(found)
+            joined, sizes = pack_places([splits[r][0][p] for r, p in here])
+            asked = [joined, *([] if sizes is None else [sizes])]
+            partitions = [requests[r].storage.partitions[p] for r, p in here]
             specs = [requests[r].storage.spec for r, _ in here]
-            answer = [tf.identity(vector) for vector in answer]
+            look_up = functools.partial(self._look_up, partitions, specs)
+            answer = run(self.devices[server], look_up, asked)
             self._count(server, sent=[joined], received=answer)
             rows = unpack_values(
                 answer,
@@ -114,30 +149,62 @@ class DedicatedHome(Home):
             )
         ]
 
+    def _look_up(
+        self,
+        partitions: Sequence[Partition],
+        specs: Sequence[TableSpec],
+        joined: tf.Tensor,
+        sizes: tf.Tensor | None = None,
+    ) -> list[tf.Tensor]:
+        """Runs on the server: the rows at some places of its partitions."""
+        places = unpack_places(joined, sizes, [spec.id_dtype for spec in specs])
+        return pack_values(
+            [
+                self._wire.encode(partition.opened().gather(place))
+                for partition, place in zip(partitions, places, strict=True)
+            ]
+        )
+
     def push(self, contributions: Sequence[Push]) -> tf.Operation:
         """See `Home.push`: one message to each server, one token back."""
+        relay = self._in_turn()
+        if relay is not None:
+            return tf.group(relay.push(contributions, self._give_beside))
         done = []
         for server, parcel in self._parcels(contributions):
-            device = self.devices[server]
             if self._job.size == 1:
-                given = zip(parcel.places, parcel.gradients, strict=True)
-                with tf.device(device):
-                    done.append(run_updates(parcel.updates, given))
+                done.append(self._give(server, parcel))
                 continue
-            meeting = _Meeting(self._job, device, server, parcel.specs, self._wire)
+            device = self.devices[server]
+            meeting = Meeting(self._job, device, server, parcel.specs, self._wire)
             self._meetings[meeting.name] = meeting
-            arrived = meeting.arrive(parcel.places, parcel.gradients)
             self._count_push(server, parcel)
-            if server % self._job.size == self._job.rank:
-                with tf.control_dependencies([arrived]):
-                    collected = meeting.collect()
-                with tf.device(device):
-                    updated = run_updates(parcel.updates, collected)
-                with tf.control_dependencies([updated]):
-                    arrived = meeting.release()
-            with tf.control_dependencies([arrived]):
-                done.append(meeting.leave())
+            updates = functools.partial(run_updates, parcel.updates)
+            done.append(meeting.attend(parcel.places, parcel.gradients, updates))
         return tf.group(*done)
+
+    def _give_beside(self, contributions: Sequence[Push]) -> tf.Operation:
+        relay = cast(Relay, self._relay)
+        done = []
+        for server, parcel in self._parcels(contributions):
+            if server in relay.servers:
+                self._count(server, sent=[*parcel.places, *parcel.gradients])
+                done.append(self._give(server, parcel))
+        return tf.group(*done)
+
+    def _give(self, server: int, parcel: _Parcel) -> tf.Operation:
+        """Updates rows of one server with what this worker alone gives it."""
+        joined, sizes = pack_places(parcel.places)
+        vectors = pack_values(parcel.gradients)
+        with tf.device(self.devices[server]):
+            places = unpack_places(joined, sizes, [s.id_dtype for s in parcel.specs])
+            gradients = unpack_values(
+                vectors,
+                sizes,
+                [spec.row_shape for spec in parcel.specs],
+                [spec.dtype for spec in parcel.specs],
+            )
+            return run_updates(parcel.updates, zip(places, gradients, strict=True))
 
     def _parcels(self, contributions: Sequence[Push]) -> Iterator[tuple[int, _Parcel]]:
         """What goes to each server that gets anything."""
@@ -200,7 +267,7 @@ class DedicatedHome(Home):
             if self.server_of(p, storage.spec) == server
         ]
 
-    def _writes(self, partition: int) -> bool:
+    def writes(self, partition: int) -> bool:
         return partition % self._job.size == self._job.rank
 
 
@@ -226,120 +293,3 @@ def run_updates(updates: Sequence[tuple], given: Iterable[tuple]) -> tf.Operatio
             )
         )
     )
-
-
-class _Meeting:
-    """Where the workers' contributions to one server come together.
-
-    Args:
-        job: This worker's place in the job.
-        device: The server's.
-        server: Its index.
-        specs: Of the tables that are pushed together, one for each partition. The
-            first names the queues, which are the same for every worker.
-        wire: The form in which gradients travel.
-    """
-
-    def __init__(
-        self,
-        job: Job,
-        device: str,
-        server: int,
-        specs: Sequence[TableSpec],
-        wire: Wire,
-    ):
-        self._size = job.size
-        self._device = device
-        self._specs = specs
-        self._wire = wire
-        self._single = len(specs) == 1
-        wide = any(spec.id_dtype == tf.int64 for spec in specs)
-        self._types = [
-            tf.int64 if wide else tf.int32,
-            *([] if self._single else [tf.int32]),
-            *dict.fromkeys(wire.type_of(spec.dtype) for spec in specs),
-        ]
-        self.name = name = f"keras_parallax/{specs[0].name}/{server}/{len(specs)}"
-        with tf.init_scope(), tf.device(device):
-            self._contributions = tf.raw_ops.FIFOQueueV2(
-                component_types=self._types,
-                shared_name=f"{name}/contributions",
-                capacity=2 * job.size,
-            )
-            self._tokens = tf.raw_ops.FIFOQueueV2(
-                component_types=[tf.int32],
-                shapes=[[]],
-                shared_name=f"{name}/tokens",
-                capacity=2 * job.size,
-            )
-
-    def arrive(
-        self, places: Sequence[tf.Tensor], gradients: Sequence[tf.Tensor]
-    ) -> tf.Operation:
-        """Hands in this worker's contribution."""
-        joined, sizes = pack_places(places)
-        components = [joined, *([] if sizes is None else [sizes])]
-        components += pack_values([self._wire.encode(g) for g in gradients])
-        with tf.device(self._device):
-            return tf.raw_ops.QueueEnqueueV2(
-                handle=self._contributions, components=components
-            )
-
-    def collect(self) -> list[tuple[tf.Tensor, tf.Tensor]]:
-        """Places and gradients of each table, summed over the workers by row."""
-        everyone = []
-        earlier: list[tf.Tensor] = []
-        with tf.device(self._device):
-            for _ in range(self._size):
-                with tf.control_dependencies(earlier):
-                    taken = tf.raw_ops.QueueDequeueV2(
-                        handle=self._contributions, component_types=self._types
-                    )
-                earlier = [taken[0]]
-                everyone.append(self._unpack(taken))
-            return [
-                sum_by_row(
-                    tf.concat([place for place, _ in parts], 0),
-                    tf.concat([gradient for _, gradient in parts], 0),
-                )
-                for parts in zip(*everyone, strict=True)
-            ]
-
-    def _unpack(self, taken: Sequence[tf.Tensor]) -> list[tuple]:
-        joined = tf.ensure_shape(taken[0], (None,))
-        sizes = None if self._single else tf.ensure_shape(taken[1], len(self._specs))
-        places = unpack_places(joined, sizes, [s.id_dtype for s in self._specs])
-        gradients = unpack_values(
-            taken[1 if self._single else 2 :],
-            sizes,
-            [s.row_shape for s in self._specs],
-            [self._wire.type_of(s.dtype) for s in self._specs],
-        )
-        decoded = [
-            self._wire.decode(gradient, spec.dtype)
-            for gradient, spec in zip(gradients, self._specs, strict=True)
-        ]
-        return list(zip(places, decoded, strict=True))
-
-    def release(self) -> tf.Operation:
-        """Lets every worker go on."""
-        with tf.device(self._device):
-            return tf.raw_ops.QueueEnqueueManyV2(
-                handle=self._tokens, components=[tf.zeros([self._size], tf.int32)]
-            )
-
-    def leave(self) -> tf.Tensor:
-        """Waits until the rows are updated."""
-        with tf.device(self._device):
-            return tf.raw_ops.QueueDequeueV2(
-                handle=self._tokens, component_types=[tf.int32]
-            )[0]
-
-    def close(self) -> None:
-        """Ends the meetings: whoever waits in one, or comes to one, gets an error."""
-        with tf.device(self._device):
-            for queue in (self._contributions, self._tokens):
-                # Closes a queue that is closed already, too.
-                tf.raw_ops.QueueCloseV2(handle=queue, cancel_pending_enqueues=True)
-                # Fetched, so that it has happened: the process may end right after.
-                tf.raw_ops.QueueIsClosedV2(handle=queue).numpy()

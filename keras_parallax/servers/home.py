@@ -21,8 +21,9 @@ from keras_parallax.servers.partitioning import Partitioning
 from keras_parallax.servers.progress_line import ProgressLine
 from keras_parallax.servers.storage import Partition, Storage, TableSpec
 
-# Updates one partition: `(partition index, places, summed gradients) -> op`.
-Update = Callable[[int, tf.Tensor, tf.Tensor], tf.Operation]
+# Updates one partition: `(partition index, places, summed gradients) -> op`. Places
+# are None where the gradients are those of all its rows.
+Update = Callable[[int, tf.Tensor | None, tf.Tensor], tf.Operation]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -60,16 +61,18 @@ class Home(abc.ABC):
     """Where the partitions of tables live.
 
     Attributes:
-        name: "in_process", "dedicated" or "peers".
+        name: "in_process", "dedicated", "peers" or "workers".
         devices: Devices that hold partitions; see `server_of`.
         sends_messages: Whether it saves anything to ask for more at once.
         is_synchronous: Whether a push is the sum of all workers' contributions.
+        reads_alone: Whether one worker can read all rows without the others.
     """
 
     name: str
     devices: tuple[str, ...]
     sends_messages = True
     is_synchronous = True
+    reads_alone = True
 
     @abc.abstractmethod
     def allocate(
@@ -82,6 +85,11 @@ class Home(abc.ABC):
             constant: Initial value of all elements, or None.
             initial_rows: `(row ids) -> rows`, in the graph; None for a constant.
         """
+
+    def of(self, storage: Storage) -> Home:
+        """The home that holds a table: this one, or one that it stands for."""
+        del storage
+        return self
 
     @abc.abstractmethod
     def pull(self, requests: Sequence[Pull]) -> list[tf.Tensor]:
@@ -128,7 +136,7 @@ class Home(abc.ABC):
         partitioning = partitioning_of(spec)
         dtype = spec.dtype.as_numpy_dtype
         stop = start + len(rows)
-        mine = [p for p in range(spec.num_partitions) if self._writes(p)]
+        mine = [p for p in range(spec.num_partitions) if self.writes(p)]
         with ProgressLine(f"writing {spec.label}", len(rows), 0 in mine) as line:
             # A piece is copied a few times on its way: cut, packed, written out.
             step = max(1, spec.piece_rows // 4)
@@ -157,15 +165,31 @@ class Home(abc.ABC):
         del index
         return partition.gather(tf.range(first, last, dtype=tf.int64)).numpy()
 
-    def _writes(self, partition: int) -> bool:
+    def writes(self, partition: int) -> bool:
         """Whether it is this worker that writes to `partition` outside the graph."""
         del partition
         return True
 
+    def touched(self, storage: Storage) -> int | None:
+        """How many rows updates have touched, in the partitions that this worker
+        answers for: each step counts a row once, for all workers. None where nobody
+        can tell."""
+        return sum(
+            partition.touched()
+            for index, partition in enumerate(storage.partitions)
+            if self.writes(index)
+        )
+
+    def pushed_for_machine(self, storage: Storage) -> int | None:
+        """How many rows this worker has pushed for all workers of its machine; None
+        where these do not act as one."""
+        del storage
+        return None
+
     def destroy(self, storage: Storage) -> None:
         """Frees a table's rows; every worker calls it."""
         for index, partition in enumerate(storage.partitions):
-            if self._writes(index):
+            if self.writes(index):
                 partition.destroy()
 
     def server_of(self, partition: int, spec: TableSpec) -> int:

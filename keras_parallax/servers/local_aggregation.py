@@ -34,16 +34,21 @@ class LocalAggregation(Home):
     def __init__(self, home: Home, group: Group, in_charge: Owners):
         self.name = home.name
         self.devices = home.devices
+        self.reads_alone = home.reads_alone
         self._home = home
         self._group = group
         self._in_charge = in_charge
         self._last: tuple[Wave, list[tuple]] | None = None
+        # Rows pushed for the machine, by table.
+        self._pushed: dict[Storage, tf.Variable] = {}
 
     def allocate(
         self, spec: TableSpec, constant: float | None, initial_rows: Callable | None
     ) -> Storage:
         """See `Home.allocate`."""
-        return self._home.allocate(spec, constant, initial_rows)
+        storage = self._home.allocate(spec, constant, initial_rows)
+        self._pushed[storage] = tf.Variable(0, dtype=tf.int64, trainable=False)
+        return storage
 
     def pull(self, requests: Sequence[Pull]) -> list[tf.Tensor]:
         """See `Home.pull`."""
@@ -70,6 +75,7 @@ class LocalAggregation(Home):
             received = batch.deliver([push.gradients for push in mine])
             for push, gradients in zip(mine, received, strict=True):
                 storage, ids, slots = next(unions)
+                self._pushed[storage].assign_add(tf.size(ids, tf.int64))
                 total = tf.math.unsorted_segment_sum(gradients, slots, tf.size(ids))
                 summed.append(Push(storage, ids, total, push.update))
         return self._home.push(summed)
@@ -82,8 +88,21 @@ class LocalAggregation(Home):
         """See `Home.assign_rows`."""
         self._home.assign_rows(storage, start, rows)
 
+    def writes(self, partition: int) -> bool:
+        """See `Home.writes`."""
+        return self._home.writes(partition)
+
+    def touched(self, storage: Storage) -> int | None:
+        """See `Home.touched`."""
+        return self._home.touched(storage)
+
+    def pushed_for_machine(self, storage: Storage) -> int | None:
+        """See `Home.pushed_for_machine`."""
+        return int(self._pushed[storage])
+
     def destroy(self, storage: Storage) -> None:
         """See `Home.destroy`."""
+        del self._pushed[storage]
         self._home.destroy(storage)
 
     def close(self) -> None:

@@ -40,6 +40,7 @@ class PeersHome(Home):
     """
 
     name = "peers"
+    reads_alone = False
 
     def __init__(
         self,
@@ -62,7 +63,7 @@ class PeersHome(Home):
     ) -> Storage:
         """See `Home.allocate`; each worker makes its own share."""
         storage = self.open(spec)
-        mine = [p for p in range(spec.num_partitions) if self._writes(p)]
+        mine = [p for p in range(spec.num_partitions) if self.writes(p)]
         fill_partitions(storage, mine, constant, initial_rows)
         return storage
 
@@ -147,14 +148,14 @@ class PeersHome(Home):
         positions = tf.dynamic_partition(tf.range(tf.size(ids)), which, owned)
         return [tf.gather(place, position) for position in positions], positions
 
-    def _writes(self, partition: int) -> bool:
+    def writes(self, partition: int) -> bool:
         return partition % self._job.size == self._job.rank
 
     def _read_piece(
         self, index: int, partition: Partition, first: int, last: int
     ) -> np.ndarray:
         """A piece from its owner, to every worker; all of them call it."""
-        if self._writes(index):
+        if self.writes(index):
             rows = super()._read_piece(index, partition, first, last)
         else:
             shape = (last - first, *partition.row_shape)

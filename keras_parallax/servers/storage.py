@@ -5,6 +5,7 @@ a server's, opened by its name: every worker that opens the same name on the
 same server holds the same rows. What is here works the same for all homes.
 """
 
+import copy
 import dataclasses
 from collections.abc import Iterator, Sequence
 
@@ -81,23 +82,43 @@ class Partition:
 
     def __init__(self, device: str, name: str, num_rows: int, spec: TableSpec):
         self.device = device
+        self.name = name
         self.num_rows = num_rows
         self.dtype = spec.dtype
         self.row_shape = tuple(spec.row_shape)
         self.piece_rows = spec.piece_rows
         with tf.init_scope(), tf.device(device):
-            self._handle = tf.raw_ops.VarHandleOp(
-                container="",
-                shared_name=name,
-                dtype=self.dtype,
-                shape=(num_rows, *self.row_shape),
-            )
+            self._open()
+
+    def _open(self) -> None:
+        self._handle = tf.raw_ops.VarHandleOp(
+            container="",
+            shared_name=self.name,
+            dtype=self.dtype,
+            shape=(self.num_rows, *self.row_shape),
+        )
+        self._touched = tf.raw_ops.VarHandleOp(
+            container="", shared_name=f"{self.name}/touched", dtype=tf.int64, shape=()
+        )
+
+    def opened(self) -> "Partition":
+        """The same rows, for a function that runs where they live.
+
+        Such a function cannot take a handle from outside: it opens its own.
+        """
+        twin = copy.copy(self)
+        with tf.device(self.device):
+            twin._open()
+        return twin
 
     def allocate(self, value: float = 0.0) -> None:
         """Makes the rows, all elements `value`, without sending them anywhere."""
         with tf.init_scope(), tf.device(self.device):
             rows = tf.fill(
                 (self.num_rows, *self.row_shape), tf.constant(value, self.dtype)
+            )
+            tf.raw_ops.AssignVariableOp(
+                resource=self._touched, value=tf.constant(0, tf.int64)
             )
             tf.raw_ops.AssignVariableOp(resource=self._handle, value=rows)
 
@@ -143,12 +164,28 @@ class Partition:
         if not bool(done):
             raise RuntimeError(f"Partition on {self.device} was not initialised.")
 
+    def note_touched(self, count: tf.Tensor) -> tf.Operation:
+        """Adds to the number of rows that updates have touched, in the graph.
+
+        The number stays with the rows: nothing is sent.
+        """
+        with tf.device(self.device):
+            return tf.raw_ops.AssignAddVariableOp(
+                resource=self._touched, value=tf.cast(count, tf.int64)
+            )
+
+    def touched(self) -> int:
+        """How many rows updates have touched since the rows were allocated."""
+        with tf.init_scope(), tf.device(self.device):
+            return int(
+                tf.raw_ops.ReadVariableOp(resource=self._touched, dtype=tf.int64)
+            )
+
     def destroy(self) -> None:
         """Frees the rows."""
         with tf.init_scope(), tf.device(self.device):
-            tf.raw_ops.DestroyResourceOp(
-                resource=self._handle, ignore_lookup_error=True
-            )
+            for handle in (self._handle, self._touched):
+                tf.raw_ops.DestroyResourceOp(resource=handle, ignore_lookup_error=True)
 
 
 class Storage:
@@ -157,7 +194,10 @@ class Storage:
     Attributes:
         spec: The table's.
         partitions: Its partitions, in order.
+        road: Road by which its rows and gradients travel; see `homes.py`.
     """
+
+    road: str = ""
 
     def __init__(self, spec: TableSpec, partitions: Sequence[Partition]):
         self.spec = spec

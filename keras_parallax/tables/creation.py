@@ -6,6 +6,8 @@ has to be made whole to learn its shape.
 """
 
 import dataclasses
+import math
+import weakref
 from typing import Any
 
 import keras
@@ -24,6 +26,7 @@ class Creation:
         dtype: Its type.
         initial_value: Tensor, array or callable.
         trainable: Whether it is trainable.
+        keras_variable: The Keras variable that it is made for, if there is one.
     """
 
     path: str
@@ -32,6 +35,7 @@ class Creation:
     dtype: tf.DType
     initial_value: Any
     trainable: bool
+    keras_variable: weakref.ref | None = None
 
     @classmethod
     def of(cls, kwargs: dict) -> "Creation | None":
@@ -47,11 +51,12 @@ class Creation:
         value = kwargs.get("initial_value")
         name = kwargs.get("name") or "variable"
         dtype = kwargs.get("dtype")
-        path, shape = name, None
+        path, shape, made_for = name, None, None
         for cell in getattr(value, "__closure__", None) or ():
             found = cell.cell_contents
             if isinstance(found, keras.Variable):
                 path, shape = found.path, tuple(found.shape)
+                made_for = weakref.ref(found)
         if shape is None and value is not None and hasattr(value, "shape"):
             shape = tuple(value.shape)
             dtype = dtype or value.dtype
@@ -64,4 +69,10 @@ class Creation:
             dtype=tf.as_dtype(dtype),
             initial_value=value,
             trainable=bool(kwargs.get("trainable", True)),
+            keras_variable=made_for,
         )
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of its value."""
+        return math.prod(self.shape) * self.dtype.size

@@ -1,26 +1,35 @@
-"""Makes tables, and replicates those whose gradient turns out to be dense."""
+"""Makes tables, moves them, and replicates those whose gradient is dense."""
 
 from __future__ import annotations
 
+import dataclasses
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import tensorflow as tf
 
+from keras_parallax import errors
 from keras_parallax.cluster.job import Job
 from keras_parallax.plan.plan import ALLREDUCE, SERVERS, Entry, Plan
 from keras_parallax.plan.routing import Routing
-from keras_parallax.servers.home import Home
+from keras_parallax.servers.homes import Homes
 from keras_parallax.servers.memory import MemoryGuard
+from keras_parallax.servers.progress_line import in_words
 from keras_parallax.servers.storage import TableSpec
 from keras_parallax.tables.creation import Creation
-from keras_parallax.tables.initial import initial_value
+from keras_parallax.tables.initial import InitialValue, initial_value
+from keras_parallax.tables.origin import Origin, origin_of
 from keras_parallax.tables.server_variable import ServerVariable
 from keras_parallax.tables.table import Table
 from keras_parallax.tables.traffic import StepTraffic
 
 logger = logging.getLogger("keras_parallax")
+
+# A variable of this size is not made whole before it is known that it has to be.
+PROVISIONAL_BYTES = 64 << 20
+# A plain variable smaller than this is not worth a table, whatever its gradient.
+LOOK_BYTES = 1 << 20
 
 
 class TableFactory:
@@ -28,7 +37,7 @@ class TableFactory:
 
     Args:
         job: This worker's place in the job.
-        home: Where partitions live.
+        home: Where rows live.
         traffic: Collects what a step wants of tables.
         routing: Decides which variables become tables.
         plan: Where the decisions are written down.
@@ -40,7 +49,7 @@ class TableFactory:
     def __init__(
         self,
         job: Job,
-        home: Home,
+        home: Homes,
         traffic: StepTraffic,
         routing: Routing,
         plan: Plan,
@@ -58,34 +67,73 @@ class TableFactory:
         self._strategy = strategy
         self._scope_name = scope_name
         self._made = 0
-        self._unsettled: set[Table] = set()
+        # Identities of variables whose gradient has never been seen.
+        self._unsettled: set[str] = set()
 
     def create(
-        self, next_creator: Callable, kwargs: dict, owner: Table | None
+        self, next_creator: Callable, kwargs: dict, owner: Table | tf.Variable | None
     ) -> Table | tf.Variable:
         """The variable described by `kwargs`: a table, or a plain one.
 
         Args:
             next_creator: Makes plain variables.
             kwargs: Arguments of the variable creator.
-            owner: The table whose slot the variable is to be, if any.
+            owner: The variable whose slot it is to be, if any.
         """
         made = Creation.of(kwargs)
         if made is None:
             return next_creator(**kwargs)
         if owner is not None:
-            if owner.replica is None and made.shape == tuple(owner.shape):
-                return self._make(made, next_creator, kwargs, owner, "slot of a table")
-            return next_creator(**kwargs)
+            return self._slot(made, next_creator, kwargs, owner)
         road, reason = self._routing.road(made.path, made.name, made.shape)
-        if road == SERVERS:
+        if road != ALLREDUCE:
+            return self._make(made, next_creator, kwargs, None, reason, road=road)
+        if made.trainable and self._may_be_table(made):
+            size = in_words(made.size_bytes)
+            reason = f"{size}: in partitions until its gradient is known"
             return self._make(made, next_creator, kwargs, None, reason)
         variable = next_creator(**kwargs)
         if made.trainable and self._routing.dense_on_servers:
             return self._on_server(made, next_creator, kwargs, variable)
         if made.trainable:
             self._note(variable, made, ALLREDUCE, 1, "workers", reason)
+            if self._routing.adapts(made.path) and _is_worth_a_look(made):
+                without_value = {**kwargs, "initial_value": None}
+                Origin(made, next_creator, without_value).note_on(variable)
+                self._unsettled.add(variable._unique_id)
         return variable
+
+    def _slot(
+        self,
+        made: Creation,
+        next_creator: Callable,
+        kwargs: dict,
+        owner: Table | tf.Variable,
+    ) -> Table | tf.Variable:
+        if isinstance(owner, Table):
+            if owner.replica is None and made.shape == tuple(owner.shape):
+                return self._make(made, next_creator, kwargs, owner, "slot of a table")
+            return next_creator(**kwargs)
+        variable = next_creator(**kwargs)
+        origin = origin_of(owner)
+        if origin is not None and made.shape == origin.made.shape:
+            without_value = {**kwargs, "initial_value": None}
+            Origin(made, next_creator, without_value).note_on(variable)
+            origin.slots.append(variable)
+        return variable
+
+    def _may_be_table(self, made: Creation) -> bool:
+        """Whether a variable is so large that it should not be made whole before
+        its gradient is known, and can be made otherwise."""
+        if made.size_bytes < PROVISIONAL_BYTES or len(made.shape) < 2:
+            return False
+        if not made.dtype.is_floating or not self._routing.adapts(made.path):
+            return False
+        try:
+            begin = self._begin(made)
+        except errors.TableError:
+            return False
+        return begin.array is None
 
     def _on_server(
         self, made: Creation, next_creator: Callable, kwargs: dict, copy: tf.Variable
@@ -100,15 +148,25 @@ class TableFactory:
         self.server_variables.append(variable)
         return variable
 
-    def unsettled(self) -> bool:
-        """Whether the gradient of some table has never been seen."""
-        return bool(self._unsettled)
+    def unsettled(self, variables: Iterable | None = None) -> bool:
+        """Whether the gradient of some of the variables has never been seen.
+
+        Args:
+            variables: What Keras's variables hold; None for all that there are.
+        """
+        if variables is None:
+            return bool(self._unsettled)
+        return any(v._unique_id in self._unsettled for v in variables)
+
+    def is_unsettled(self, variable: Table | tf.Variable) -> bool:
+        """Whether the gradient of a variable has never been seen."""
+        return variable._unique_id in self._unsettled
 
     def settle(self, table: Table, kinds: set[str]) -> None:
         """Takes note of the kinds of gradient a traced step has for a table."""
-        if not kinds or table not in self._unsettled:
+        if not kinds or table._unique_id not in self._unsettled:
             return
-        self._unsettled.discard(table)
+        self._unsettled.discard(table._unique_id)
         gradient = "both" if len(kinds) == 2 else next(iter(kinds))
         self._plan.change(table._unique_id, gradient=gradient)
         if "dense" in kinds:
@@ -126,6 +184,97 @@ class TableFactory:
             )
             for member in (table, *table.slots):
                 member.replicate()
+
+    def settle_plain(self, variable: tf.Variable, kinds: set[str]) -> bool:
+        """The same for a plain variable; tells whether it had better be a table."""
+        if variable._unique_id not in self._unsettled:
+            return False
+        self._unsettled.discard(variable._unique_id)
+        return kinds == {"sparse"} and origin_of(variable) is not None
+
+    def promote(self, variable: tf.Variable, road: str, reason: str) -> Table:
+        """Puts a table in the place of a plain variable, and of its slots.
+
+        Value and slots stay what they are. Every worker calls it, between steps.
+        """
+        origin = origin_of(variable)
+        if origin is None:
+            raise ValueError(f"{variable.name} was not made to become a table.")
+        table = self._in_place_of(variable, origin, None, road, reason)
+        for slot in origin.slots:
+            self._in_place_of(slot, origin_of(slot), table, road, "slot of a table")
+        return table
+
+    def _in_place_of(
+        self,
+        variable: tf.Variable,
+        origin: Origin,
+        owner: Table | None,
+        road: str,
+        reason: str,
+    ) -> Table:
+        made = dataclasses.replace(origin.made, initial_value=variable.numpy())
+        table = self._make(
+            made, origin.next_creator, origin.kwargs, owner, reason, road=road
+        )
+        if owner is None:
+            # The optimizer finds slots by the identity of what Keras holds.
+            self._plan.replace(table._unique_id, variable._unique_id)
+            self._plan.change(variable._unique_id, gradient="sparse")
+            self._unsettled.discard(table._unique_id)
+            table._unique_id = variable._unique_id
+        holder = origin.made.keras_variable and origin.made.keras_variable()
+        if holder is not None:
+            holder._value = table
+        return table
+
+    def move(self, table: Table, road: str, partitions: int | None = None) -> None:
+        """Moves a table and its slots to the end of another road, or into other
+        partitions; values stay what they are.
+
+        Every worker calls it, between two steps. What was traced before uses rows
+        that are there no more: it has to be traced anew.
+
+        Args:
+            table: The table.
+            road: Its new road.
+            partitions: Number of partitions; None for what suits the road.
+
+        Raises:
+            TableError: It does not fit there; nothing has been moved.
+        """
+        count = partitions or self._routing.partitions(
+            table.path,
+            table.num_rows,
+            table.storage.spec.row_bytes,
+            len(self._home.at_end_of(road).devices),
+        )
+        members = (table, *table.slots)
+        self._job.barrier()
+        moved = []
+        for member in members:
+            self._made += 1
+            spec = dataclasses.replace(
+                member.storage.spec,
+                name=f"{self._scope_name}/{self._made}",
+                num_partitions=min(count, table.num_rows),
+            )
+            if road == SERVERS:
+                self._memory.check(spec, slot_of="" if member is table else table.path)
+            storage = self._home.allocate(spec, 0.0, None, road)
+            self._home.copy(member.storage, storage)
+            moved.append(storage)
+        # Nobody frees rows before everybody has read them.
+        self._job.barrier()
+        for member, storage in zip(members, moved, strict=True):
+            before, member.storage = member.storage, storage
+            self._home.destroy(before)
+        self._plan.change(
+            table._unique_id,
+            road=road,
+            partitions=moved[0].spec.num_partitions,
+            home=self._home.of(moved[0]).name,
+        )
 
     def close(self) -> None:
         """Frees all tables."""
@@ -145,6 +294,7 @@ class TableFactory:
         owner: Table | None,
         reason: str,
         whole: tf.Variable | None = None,
+        road: str = SERVERS,
     ) -> Table:
         is_whole = whole is not None or (owner is not None and owner.is_whole)
         num_rows, *row_shape = (1, *made.shape) if is_whole else made.shape
@@ -158,10 +308,11 @@ class TableFactory:
                 made.path,
                 num_rows,
                 TableSpec("", 1, tuple(row_shape), made.dtype, 1).row_bytes,
-                len(self._home.devices),
+                len(self._home.at_end_of(road).devices),
             )
         else:
             count = owner.storage.spec.num_partitions
+            road = owner.storage.road
         self._made += 1
         spec = TableSpec(
             name=f"{self._scope_name}/{self._made}",
@@ -173,13 +324,10 @@ class TableFactory:
             path=made.path,
         )
         self._memory.check(spec, slot_of="" if owner is None else owner.path)
-        begin = initial_value(
-            made.initial_value if whole is None else self._job.share(whole.numpy()),
-            made.shape,
-            made.dtype,
-            self._job,
-            made.path,
-        )
+        if whole is not None:
+            value = self._job.share(whole.numpy())
+            made = dataclasses.replace(made, initial_value=value)
+        begin = self._begin(made)
 
         def plain_variable(value: np.ndarray, trainable: bool) -> tf.Variable:
             changed = {
@@ -193,7 +341,7 @@ class TableFactory:
         table = Table(
             path=made.path,
             name=made.name,
-            storage=self._home.allocate(spec, begin.constant, begin.rows),
+            storage=self._home.allocate(spec, begin.constant, begin.rows, road),
             home=self._home,
             traffic=self._traffic,
             plain_variable=plain_variable,
@@ -207,9 +355,15 @@ class TableFactory:
         if owner is None:
             self.tables.append(table)
             if not is_whole:
-                self._unsettled.add(table)
-            self._note(table, made, SERVERS, count, self._home.name, reason)
+                self._unsettled.add(table._unique_id)
+            home = self._home.at_end_of(road).name
+            self._note(table, made, road, count, home, reason)
         return table
+
+    def _begin(self, made: Creation) -> InitialValue:
+        return initial_value(
+            made.initial_value, made.shape, made.dtype, self._job, made.path
+        )
 
     def _note(
         self,
@@ -235,3 +389,12 @@ class TableFactory:
                 reason=reason,
             ),
         )
+
+
+def _is_worth_a_look(made: Creation) -> bool:
+    """Whether a plain variable would be moved if its rows were looked up."""
+    return (
+        len(made.shape) >= 2
+        and made.dtype.is_floating
+        and made.size_bytes >= LOOK_BYTES
+    )

@@ -58,6 +58,9 @@ class TableOptimizer:
         steps = [Step(function, (GRADIENT, *args[1:]), kwargs)]
         if not self._behaviour(table, steps).by_row:
             table.gradients_seen.add("dense")
+            return
+        exact = self._is_exact(table, steps)
+        table.dense_means_same = exact or self._behaviour(table, steps).lazy_is_exact
 
     def update(
         self, table: Table, function: Callable, args: tuple, kwargs: dict
@@ -97,7 +100,7 @@ class TableOptimizer:
         steps = [*steps, Step(function, (GRADIENT, *args[1:]), kwargs)]
         update = RowUpdate(table, steps, exact=self._is_exact(table, steps))
         ids, gradients = _unique(table, args[0])
-        table.count(pushed=tf.size(ids), pushes=1)
+        table.count_push(tf.size(ids))
         table.traffic.push(Push(table.storage, ids, gradients, update))
 
     def _is_exact(self, table: Table, steps: list[Step]) -> bool:

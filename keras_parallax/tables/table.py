@@ -21,6 +21,7 @@ import tensorflow as tf
 from tensorflow.python.eager import record
 
 from keras_parallax import errors
+from keras_parallax.plan.sparsity import Counted
 from keras_parallax.servers.home import Home, Pull
 from keras_parallax.servers.storage import Storage
 from keras_parallax.tables.traffic import StepTraffic
@@ -59,13 +60,15 @@ class Table(tf.__internal__.tracking.Trackable):
         spec = storage.spec
         self.path = path
         self.storage = storage
-        self.home = home
+        self._home = home
         self.traffic = traffic
         # Lookups take this scalar as an argument, so that the gradient tape, which
         # knows variables by their handles, delivers the gradient for it.
         self.anchor = plain_variable(np.zeros((), spec.dtype.as_numpy_dtype), True)
-        # Distinct rows pulled, rows pushed, pushes; of this worker.
-        self._counts = plain_variable(np.zeros(3, np.int64), False)
+        # Of this worker: distinct rows pulled, rows pushed, their squares, pushes.
+        self._counts = plain_variable(np.zeros(4, np.int64), False)
+        # Whether a dense gradient means the same to its update.
+        self.dense_means_same = True
         self.slots: list[Table] = []
         self.owner = owner
         self.replica: tf.Variable | None = None
@@ -118,6 +121,11 @@ class Table(tf.__internal__.tracking.Trackable):
         return self._stand_in.device
 
     @property
+    def home(self) -> Home:
+        """Who keeps its rows."""
+        return self._home.of(self.storage)
+
+    @property
     def _stand_in(self) -> tf.Variable:
         return self.anchor if self.replica is None else self.replica
 
@@ -138,15 +146,38 @@ class Table(tf.__internal__.tracking.Trackable):
             f"partitions={self.storage.spec.num_partitions} home={where}>"
         )
 
-    def count(self, pulled=0, pushed=0, pushes=0) -> None:
-        """Adds to what this worker has pulled and pushed, in the graph."""
-        numbers = (pulled, pushed, pushes)
+    def count_pulled(self, rows: tf.Tensor) -> None:
+        """Adds to the distinct rows that this worker has pulled, in the graph."""
+        self._count(rows, 0, 0, 0)
+
+    def count_push(self, rows: tf.Tensor) -> None:
+        """Adds one push of so many distinct rows."""
+        rows = tf.cast(rows, tf.int64)
+        self._count(0, rows, rows * rows, 1)
+
+    def _count(self, *numbers) -> None:
         self._counts.assign_add(tf.stack([tf.cast(n, tf.int64) for n in numbers]))
 
     def counted(self) -> tuple[int, int, int]:
         """Distinct rows pulled, rows pushed, and pushes of this worker."""
-        pulled, pushed, pushes = self._counts.numpy().tolist()
+        pulled, pushed, _, pushes = self._counts.numpy().tolist()
         return pulled, pushed, pushes
+
+    def use(self, exactly: bool) -> Counted:
+        """What this worker has counted of the table's use.
+
+        Args:
+            exactly: Also ask where the rows live.
+        """
+        _, pushed, squares, pushes = self._counts.numpy().tolist()
+        home = self.home
+        return Counted(
+            pushes=pushes,
+            pushed_rows=pushed,
+            squared_rows=squares,
+            machine_rows=home.pushed_for_machine(self.storage),
+            owned_rows=home.touched(self.storage) if exactly else None,
+        )
 
     # The view: some rows, while the optimizer's update runs on them.
 
@@ -220,7 +251,7 @@ class Table(tf.__internal__.tracking.Trackable):
         return self.assign(self.read_value() - delta)
 
     def _assign_in_graph(self, value: tf.Tensor) -> None:
-        if self.home.name != "in_process":
+        if self.home.name not in ("in_process", "workers"):
             raise errors.TableError(
                 f"{self.path} lives in {self.storage.spec.num_partitions} partitions "
                 "on servers and was assigned as a whole inside a training step; no "

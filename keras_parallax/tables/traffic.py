@@ -15,6 +15,7 @@ from typing import Protocol
 
 import tensorflow as tf
 
+from keras_parallax.collectives.spans import HOLD, PULL, PUSH, Spans
 from keras_parallax.servers.home import Home, Pull, Push
 
 
@@ -39,10 +40,13 @@ class StepTraffic:
 
     Args:
         home: Where the rows live.
+        spans: Times pulls and pushes where that is asked for.
     """
 
-    def __init__(self, home: Home):
+    def __init__(self, home: Home, spans: Spans | None = None):
         self._home = home
+        self._spans = spans or Spans()
+        self._spans.pulls_meet = home.name == "peers"
         self._graph: tf.Graph | None = None
         self._waiting: list[_Waiting] = []
         self._pushes: list[Push] = []
@@ -52,25 +56,37 @@ class StepTraffic:
 
     @contextlib.contextmanager
     def step(
-        self, variables: Sequence[ServerVariable] = (), trains: bool = True
+        self,
+        variables: Sequence[ServerVariable] = (),
+        trains: bool = True,
+        inputs: Sequence = (),
     ) -> Iterator[None]:
         """Within the block, what the step wants is collected.
 
         Args:
             variables: What to read from servers before anything else.
             trains: Whether the step pushes anything.
+            inputs: The step's data.
         """
-        begun = self._home.begin_step() if trains else None
+        if trains and self._home.is_synchronous:
+            self._spans.agree()
+        with self._spans.step(inputs) if trains else contextlib.nullcontext():
+            if trains:
+                self._begin()
+            if variables:
+                rows = self._pull([variable.request() for variable in variables])
+                for variable, row in zip(variables, rows, strict=True):
+                    variable.refresh(row)
+            with self._collecting():
+                yield
+            if trains:
+                self._home.end_step(self._earlier())
+
+    def _begin(self) -> None:
+        # Where nothing holds a step back, there is nothing to time.
+        begun = self._spans.timed(HOLD, [], self._home.begin_step)
         if begun is not None and not tf.executing_eagerly():
             self._last_push = (_graph(), begun)
-        if variables:
-            rows = self._pull([variable.request() for variable in variables])
-            for variable, row in zip(variables, rows, strict=True):
-                variable.refresh(row)
-        with self._collecting():
-            yield
-        if trains:
-            self._home.end_step(self._earlier())
 
     @contextlib.contextmanager
     def _collecting(self) -> Iterator[None]:
@@ -134,7 +150,11 @@ class StepTraffic:
 
     def _pull(self, requests: list[Pull]) -> list[tf.Tensor]:
         with tf.control_dependencies(self._earlier()):
-            rows = self._home.pull(requests)
+            rows = self._spans.timed(
+                PULL,
+                [request.ids for request in requests],
+                lambda: self._home.pull(requests),
+            )
         if not tf.executing_eagerly():
             self._pulled = [(_graph(), found) for found in rows] + [
                 (graph, found) for graph, found in self._pulled if graph is _graph()
@@ -151,9 +171,26 @@ class StepTraffic:
                 dataclasses.replace(push, gradients=tf.identity(push.gradients))
                 for push in contributions
             ]
-            operation = self._home.push(contributions)
+            operation = self._spans.timed(
+                PUSH,
+                [part for push in contributions for part in (push.ids, push.gradients)],
+                lambda: self._home.push(contributions),
+            )
+        if self._spans.is_timing:
+            self._count_load(contributions)
         if not eager:
             self._last_push = (_graph(), operation)
+
+    def _count_load(self, contributions: list[Push]) -> None:
+        for push in contributions:
+            spec = push.storage.spec
+            servers = [
+                self._home.server_of(partition, spec)
+                for partition in range(spec.num_partitions)
+            ]
+            self._spans.load.count(
+                spec.path or spec.name, push.ids, spec.num_rows, servers
+            )
 
     def _earlier(self) -> list[tf.Operation]:
         """What pulls in this graph come after: the last push, or what let it begin."""

@@ -97,23 +97,28 @@ class RowUpdate:
             return [member.view for member in self._members]
 
     def __call__(
-        self, partition: int, places: tf.Tensor, gradients: tf.Tensor
+        self, partition: int, places: tf.Tensor | None, gradients: tf.Tensor
     ) -> tf.Operation:
         """Updates one partition; see `servers.home.Update`."""
         parts = [member.storage.partitions[partition] for member in self._members]
-        if self.exact:
+        touched = parts[0].num_rows if places is None else tf.size(places)
+        counted = parts[0].note_touched(touched)
+        if places is not None and self.exact:
             shape = (parts[0].num_rows, *self._table.row_shape)
             gradients = tf.scatter_nd(
                 places[:, None], gradients, tf.constant(shape, places.dtype)
             )
+            places = None
+        if places is None:
             before = [part.read() for part in parts]
         else:
             before = [part.gather(places) for part in parts]
         after = self.compute(before, gradients)
         return tf.group(
+            counted,
             *(
-                part.assign(new) if self.exact else part.scatter(places, new)
+                part.assign(new) if places is None else part.scatter(places, new)
                 for part, old, new in zip(parts, before, after, strict=True)
                 if new is not old
-            )
+            ),
         )

@@ -1,41 +1,19 @@
 """The examples run, alone and as a job, and end with what they promise."""
 
-import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
 import pytest
 
+from benchmarks.examples_table import CASES, EXAMPLES, run
 from tests.multiprocess.harness import left_running
 
 pytestmark = pytest.mark.multiprocess
 
-EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
-# One epoch of so small a model takes seconds, and learns more than word counts.
-SMALL = ["--epochs", "1", "--embedding", "64", "--units", "64"]
-
-
-def run(*command):
-    """Output of a command that ends well."""
-    done = subprocess.run(
-        [sys.executable, *map(str, command)],
-        env={**os.environ, "PYTHONWARNINGS": "ignore"},
-        capture_output=True,
-        text=True,
-        timeout=200,
-        stdin=subprocess.DEVNULL,
-    )
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    return done.stdout
-
-
-def result_of(output):
-    """The result that an example's last line tells."""
-    last = output.splitlines()[-1]
-    assert last.startswith("result: "), output
-    return json.loads(last.removeprefix("result: "))
+MOVING_OVER = pathlib.Path(__file__).parents[2] / "docs" / "moving_over.md"
 
 
 @pytest.mark.parametrize(
@@ -46,12 +24,8 @@ def result_of(output):
     ],
 )
 def test_the_language_model_ends_with_its_result(workers, servers, home):
-    script = EXAMPLES / "language_model.py"
-    launcher = []
-    if workers > 1:
-        launcher = ["-m", "keras_parallax.cli.main", "run", "-np", workers]
-        launcher += ["--servers", servers, "--", sys.executable]
-    result = result_of(run(*launcher, script, *SMALL))
+    job = [] if workers == 1 else ["-np", str(workers), "--servers", str(servers)]
+    result, _ = run("language_model", job, CASES["language_model"].quick)
     assert (result["workers"], result["servers"]) == (workers, servers)
     assert result["words_per_second"] > 0
     assert 1 < result["test_perplexity"] < result["unigram_perplexity"]
@@ -59,4 +33,45 @@ def test_the_language_model_ends_with_its_result(workers, servers, home):
     for table in ("embedding/embeddings", "softmax/kernel", "softmax/bias"):
         assert (plan[table]["gradient"], plan[table]["home"]) == ("sparse", home)
     assert {plan[v]["road"] for v in plan if v.startswith("lstm/")} == {"allreduce"}
+    assert not left_running(str(EXAMPLES / "language_model.py"))
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name != "language_model"])
+def test_two_workers_end_where_one_process_does(name):
+    case = CASES[name]
+    alone, _ = run(name, [], case.quick)
+    together, _ = run(name, ["-np", "2"], case.quick)
+    assert (alone["workers"], together["workers"]) == (1, 2)
+    for result in (alone, together):
+        assert case.is_better(result[case.figure], result[case.baseline]), result
+    assert together[case.figure] == pytest.approx(alone[case.figure], rel=case.noise)
+    assert not left_running(str(EXAMPLES / f"{name}.py"))
+
+
+@pytest.mark.parametrize(
+    ("name", "servers"), [("horovod_after", 0), ("parameter_server_after", 1)]
+)
+def test_the_scripts_that_were_moved_over_learn(name, servers):
+    script = EXAMPLES / f"{name}.py"
+    launcher = [sys.executable, "-m", "keras_parallax.cli.main", "run", "-np", "2"]
+    launcher += ["--servers", str(servers)] if servers else []
+    done = subprocess.run(
+        [*launcher, "--", sys.executable, str(script)],
+        env={**os.environ, "PYTHONWARNINGS": "ignore"},
+        capture_output=True,
+        text=True,
+        timeout=150,
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    (error,) = re.findall(r"^test error: ([\d.]+)$", done.stdout, re.MULTILINE)
+    # To answer with the mean of all stars has an error of 1.12.
+    assert 0.9 < float(error) < 1.05
     assert not left_running(str(script))
+
+
+@pytest.mark.parametrize("kind", ["horovod", "parameter_server"])
+@pytest.mark.parametrize("part", ["before", "after"])
+def test_the_page_on_moving_over_shows_the_scripts_as_they_are(kind, part):
+    source = (EXAMPLES / f"{kind}_{part}.py").read_text("utf-8")
+    assert f"```py\n{source}```\n" in MOVING_OVER.read_text("utf-8")

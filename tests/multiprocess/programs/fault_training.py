@@ -43,7 +43,9 @@ class Fault(keras.callbacks.Callback):
                 FAULTS[fault]()
 
 
-strategy = kp.ParallaxStrategy(partitions=2, servers=servers)
+strategy = kp.ParallaxStrategy(
+    partitions=2, servers=servers, routes={"*/embeddings": "servers"}
+)
 with strategy.scope():
     # Tables and nothing else: no all-reduce tells of a worker that has left.
     words = keras.Input((models.LENGTH,), dtype="int32")

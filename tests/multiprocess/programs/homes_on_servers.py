@@ -12,8 +12,11 @@ from tests.multiprocess import harness
 
 folder, servers = sys.argv[1:3]
 
+road = "servers"
+if servers == "copies":
+    servers, road = "peers", "allgather"
 strategy = kp.ParallaxStrategy(servers=servers)
-seat = home_contract.Seat(strategy._home, strategy._session.job)
+seat = home_contract.Seat(strategy._home.at_end_of(road), strategy._session.job)
 outcomes = {"home": seat.home.name, "devices": len(seat.home.devices)}
 for name, check in home_contract.CHECKS.items():
     try:

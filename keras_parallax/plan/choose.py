@@ -1,0 +1,260 @@
+"""Which road each variable takes: the set of roads with the cheapest step.
+
+Roads are not chosen one variable at a time, for the variables of one road share its
+calls: the first table on servers pays for the exchange of ids, and the second rides
+along. That is why a small table goes the dense way where it would be the only one,
+and with the others where there are some.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+
+from keras_parallax import errors
+from keras_parallax.plan.cost import PEERS, Cost, Use, candidates, step
+from keras_parallax.plan.network import Cluster
+from keras_parallax.plan.plan import ALLREDUCE, SERVERS
+
+#: A change of plan has to save more than this share of what the step costs now.
+HYSTERESIS = 0.1
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """The road of one variable.
+
+    Attributes:
+        cost: What it costs there.
+        alternatives: What it would cost elsewhere, cheapest first.
+        extra_s: By how much the step would be longer if this variable alone took
+            the next best road; infinite where there is no other, negative where a
+            better one does not save enough for a change.
+        reason: Why, in one sentence.
+    """
+
+    cost: Cost
+    alternatives: tuple[Cost, ...]
+    extra_s: float
+    reason: str
+
+    @property
+    def road(self) -> str:
+        """Road that it takes."""
+        return self.cost.road
+
+    @property
+    def home(self) -> str:
+        """Where it lives."""
+        return self.cost.home
+
+    @property
+    def label(self) -> str:
+        """Road and home."""
+        return self.cost.label
+
+
+def choose(
+    uses: Iterable[Use],
+    cluster: Cluster,
+    *,
+    current: Mapping[str, str] | None = None,
+    fixed: Mapping[str, str] | None = None,
+    hysteresis: float = HYSTERESIS,
+    homes: Sequence[str] = (PEERS,),
+    roads: Sequence[str] = (SERVERS, ALLREDUCE),
+) -> dict[str, Choice]:
+    """Gives each variable its road.
+
+    It starts from all variables on one road, from each on the road that is cheapest
+    but for shared calls, and from the current plan, and moves one variable at a
+    time while that helps; the cheapest plan found is taken.
+
+    Args:
+        uses: The variables. Dense ones are all-reduced, and pay for that call.
+        cluster: Who takes part.
+        current: Road of variables now, by path. A change of plan has to save more
+            than `hysteresis`, as a share of what these variables cost now, and within
+            it each variable's change its part.
+        fixed: Road of variables that are not to be asked, by path.
+        hysteresis: See `current`.
+        homes: Homes that tables can have; all tables get the same one.
+        roads: Roads there are.
+
+    Returns:
+        A choice for each variable, by path.
+
+    Raises:
+        ConfigError: A variable cannot take any road.
+    """
+    uses = list(uses)
+    best: dict[str, Cost] | None = None
+    for home in homes:
+        options = {
+            use.path: _options(use, cluster, home, roads, fixed or {}) for use in uses
+        }
+        found = _cheapest(options, _starts(options, current))
+        if best is None or _seconds(found) < _seconds(best):
+            best, best_options = found, options
+    if best is None:
+        raise errors.ConfigError(
+            f"`homes` names at least one home of tables. Received: homes={homes!r}"
+        )
+    now = _plan_of(best_options, current)
+    if now is not None:
+        best = _with_hysteresis(now, best, hysteresis)
+    uses_by_path = {use.path: use for use in uses}
+    return {
+        path: _choice(uses_by_path[path], path, best, best_options[path], now)
+        for path in best
+    }
+
+
+def _options(
+    use: Use,
+    cluster: Cluster,
+    home: str,
+    roads: Sequence[str],
+    fixed: Mapping[str, str],
+) -> list[Cost]:
+    """The costs that a variable chooses from."""
+    if use.path in fixed:
+        roads = [fixed[use.path]]
+    elif use.gradient == "dense" and ALLREDUCE in roads:
+        roads = [ALLREDUCE]
+    found = candidates(use, cluster, [home], roads)
+    possible = [cost for cost in found if cost.feasible]
+    if not possible:
+        obstacles = "; ".join(f"{cost.label}: {cost.obstacle}" for cost in found)
+        raise errors.ConfigError(
+            f"{use.path} fits on none of its roads. Give the workers more memory, or "
+            f"the tables more servers. Received: roads={list(roads)}. {obstacles}"
+        )
+    return possible
+
+
+def _starts(
+    options: Mapping[str, list[Cost]], current: Mapping[str, str] | None
+) -> list[dict[str, Cost]]:
+    """Plans to begin with."""
+    roads = dict.fromkeys(cost.road for costs in options.values() for cost in costs)
+    starts = [
+        {path: _on(costs, road) or _by_itself(costs) for path, costs in options.items()}
+        for road in roads
+    ]
+    starts.append({path: _by_itself(costs) for path, costs in options.items()})
+    now = _plan_of(options, current)
+    return starts if now is None else [now, *starts]
+
+
+def _plan_of(
+    options: Mapping[str, list[Cost]], roads: Mapping[str, str] | None
+) -> dict[str, Cost] | None:
+    """The plan in which variables take `roads`; new ones, what is cheapest."""
+    if not roads:
+        return None
+    return {
+        path: _on(costs, roads.get(path, "")) or _by_itself(costs)
+        for path, costs in options.items()
+    }
+
+
+def _on(costs: Sequence[Cost], road: str) -> Cost | None:
+    return next((cost for cost in costs if cost.road == road), None)
+
+
+def _by_itself(costs: Sequence[Cost]) -> Cost:
+    return min(costs, key=lambda cost: cost.own_s)
+
+
+def _seconds(plan: Mapping[str, Cost]) -> float:
+    return step(plan.values()).seconds
+
+
+def _cheapest(
+    options: Mapping[str, list[Cost]], starts: Sequence[dict[str, Cost]]
+) -> dict[str, Cost]:
+    """The cheapest plan to which single changes lead from the starts."""
+    found = [_improved(start, options) for start in starts]
+    return min(found, key=_seconds)
+
+
+def _improved(
+    plan: dict[str, Cost], options: Mapping[str, list[Cost]]
+) -> dict[str, Cost]:
+    best = _seconds(plan)
+    while True:
+        changes = [
+            {**plan, path: cost}
+            for path, costs in options.items()
+            for cost in costs
+            if cost is not plan[path]
+        ]
+        better = min(changes, key=_seconds, default=plan)
+        seconds = _seconds(better)
+        # Else rounding could turn it in a circle.
+        if seconds >= best * (1 - 1e-9):
+            return plan
+        plan, best = better, seconds
+
+
+def _with_hysteresis(
+    now: dict[str, Cost], best: dict[str, Cost], hysteresis: float
+) -> dict[str, Cost]:
+    """The best plan as far as the changes to it are worth being made."""
+    before = _seconds(now)
+    changed = [path for path in best if best[path] is not now[path]]
+    # What makes next to no difference stays where it is, though the rest moves.
+    threshold = hysteresis * before / max(1, len(changed))
+    for path in changed:
+        without = {**best, path: now[path]}
+        if _seconds(without) - _seconds(best) <= threshold:
+            best = without
+    return best if before - _seconds(best) > hysteresis * before else now
+
+
+def _choice(
+    use: Use,
+    path: str,
+    plan: Mapping[str, Cost],
+    options: Sequence[Cost],
+    now: Mapping[str, Cost] | None,
+) -> Choice:
+    cost = plan[path]
+    seconds = _seconds(plan)
+    others = {
+        other: _seconds({**plan, path: other}) - seconds
+        for other in options
+        if other is not cost
+    }
+    alternatives = tuple(sorted(others, key=lambda other: others[other]))
+    extra = others[alternatives[0]] if alternatives else float("inf")
+    return Choice(cost, alternatives, extra, _reason(use, cost, alternatives, extra))
+
+
+def _reason(use: Use, cost: Cost, alternatives: Sequence[Cost], extra_s: float) -> str:
+    if use.gradient == "dense":
+        return "its gradient is dense"
+    touched = f"a worker touches {in_percent(use.alpha)} of its rows in a step"
+    if not alternatives:
+        return f"{touched}; there is no other road for it"
+    other = alternatives[0].label
+    if extra_s < 0:
+        return (
+            f"{touched}; {other} would save {in_time(-extra_s)} a step, too little for "
+            "a change"
+        )
+    return f"{touched}; {other} would take {in_time(extra_s)} more a step"
+
+
+def in_percent(share: float) -> str:
+    """A share for people: `1.8%`."""
+    return f"{100 * share:.2g}%" if share < 0.995 else "all"
+
+
+def in_time(seconds: float) -> str:
+    """A duration for people: `1.8 ms`."""
+    for unit, name in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
+        if seconds >= unit:
+            return f"{seconds / unit:.3g} {name}"
+    return f"{seconds / 1e-6:.2g} us"

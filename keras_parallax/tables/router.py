@@ -1,0 +1,399 @@
+"""Which road each table takes: decided when its gradient is known, and again when
+its use has been measured.
+
+All workers call these methods, between the same two steps. What they decide from is
+gathered from all of them, and decided by one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+
+import psutil
+import tensorflow as tf
+
+from keras_parallax import errors
+from keras_parallax.cluster.session import Session
+from keras_parallax.plan.calibration import network_of
+from keras_parallax.plan.choose import Choice, choose
+from keras_parallax.plan.cost import Use, step
+from keras_parallax.plan.network import Cluster, Network
+from keras_parallax.plan.plan import ALLREDUCE, SERVERS, Plan
+from keras_parallax.plan.routing import Routing
+from keras_parallax.plan.sparsity import Counted, Sparsity
+from keras_parallax.plan.traffic import TableTraffic
+from keras_parallax.servers.homes import Homes
+from keras_parallax.servers.progress_line import in_words
+from keras_parallax.tables.factory import TableFactory
+from keras_parallax.tables.table import Table
+
+logger = logging.getLogger("keras_parallax")
+
+# Copies of tables take no more than this share of what a worker has free.
+_MEMORY_SHARE = 0.1
+# A step traced anew takes seconds: less than this a step does not pay for it.
+_LEAST_SAVING_S = 2e-4
+_DENSE = "all dense variables"
+
+
+class Router:
+    """Gives tables their roads.
+
+    Args:
+        session: The job.
+        homes: The homes at the ends of the roads.
+        factory: Makes and moves tables.
+        routing: What the user has said of roads.
+        plan: Where decisions are written down.
+        travel_bytes: Bytes of an element of a type as it travels.
+        local_aggregation: Whether the workers of a machine act as one.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        homes: Homes,
+        factory: TableFactory,
+        routing: Routing,
+        plan: Plan,
+        travel_bytes: Callable[[tf.DType], int],
+        local_aggregation: bool,
+    ):
+        self._session = session
+        self._job = session.job
+        self._homes = homes
+        self._factory = factory
+        self._routing = routing
+        self._plan = plan
+        self._travel_bytes = travel_bytes
+        self._local_aggregation = local_aggregation
+        self._cluster_: Cluster | None = None
+        self._read: dict[Table, Counted] = {}
+        self._read_exactly: dict[Table, Counted] = {}
+        self._known: dict[str, Sparsity] = {}
+        self._wanted: dict[str, str] | None = None
+
+    @property
+    def adapts(self) -> bool:
+        """Whether there is more than one road to choose from."""
+        return len(self._homes.roads) > 1
+
+    @property
+    def network(self) -> Network:
+        """The network, measured when it is first asked for."""
+        return self._cluster.network
+
+    @property
+    def _cluster(self) -> Cluster:
+        if self._cluster_ is None:
+            machines = self._session.machines
+            # Where machines are uneven, each worker counts as one.
+            count = self._job.size if machines is None else machines.count
+            local = self._job.size // count
+            free = psutil.virtual_memory().available * _MEMORY_SHARE / local
+            home = self._homes.first
+            self._cluster_ = Cluster(
+                workers=self._job.size,
+                machines=count,
+                network=network_of(self._session),
+                servers=len(home.devices) if home.name == "dedicated" else 0,
+                local_aggregation=self._local_aggregation,
+                memory_limit_bytes=min(self._job.gather(free)),
+            )
+        return self._cluster_
+
+    def settle(
+        self,
+        tables: Mapping[Table, set[str]],
+        plain: Sequence[tuple[tf.Variable, set[str]]],
+    ) -> None:
+        """Decides after a step was traced, and nothing of it is in use yet.
+
+        Args:
+            tables: Kinds of gradient of each table.
+            plain: The same of plain variables.
+        """
+        new = [table for table in tables if self._factory.is_unsettled(table)]
+        for table, kinds in tables.items():
+            self._factory.settle(table, kinds)
+        looked_up = [
+            variable
+            for variable, kinds in plain
+            if self._factory.settle_plain(variable, kinds)
+        ]
+        promoted = [self._promote(variable) for variable in looked_up]
+        if not self.adapts:
+            return
+        new = [t for t in new if t.replica is None and tables[t] == {"sparse"}]
+        if self._free(new + promoted):
+            self._follow(self._choices(), least_saving_s=0.0)
+
+    def _promote(self, variable: tf.Variable) -> Table:
+        before = self._plan.get(variable._unique_id).where
+        reason = "its rows are looked up, as the traced step shows"
+        table = self._factory.promote(variable, SERVERS, reason)
+        self._tell(table, before, reason)
+        return table
+
+    def measured(self, exactly: bool = False) -> list[Sparsity]:
+        """Use of each table since it was last measured.
+
+        Args:
+            exactly: Also ask, where rows live, what all workers together have
+                touched.
+        """
+        tables = self._present()
+        read = self._read_exactly if exactly else self._read
+        counted = [table.use(exactly) for table in tables]
+        since = [
+            now.since(read[table]) if table in read else now
+            for table, now in zip(tables, counted, strict=True)
+        ]
+        everyone = self._job.gather(since)
+        read.update(zip(tables, counted, strict=True))
+        machines = self._session.machines
+        count = self._job.size if machines is None else machines.count
+        found = []
+        for index, table in enumerate(tables):
+            sparsity = Sparsity.of(
+                table.path,
+                table.num_rows,
+                [worker[index] for worker in everyone],
+                count,
+            )
+            if sparsity is not None:
+                found.append(sparsity)
+                self._known[table.path] = sparsity
+                self._plan.change(
+                    table._unique_id,
+                    alpha=sparsity.alpha,
+                    measured_bytes=_measured_bytes(table),
+                )
+        return found
+
+    def reconsider(self) -> list[str]:
+        """Measures, and moves tables whose road is not the best any more.
+
+        What was measured may be of before and after a change of the batches: but for
+        the first time, what seems better has to seem so twice in a row. Until then
+        `is_undecided`, and had better be called again soon.
+
+        Returns:
+            What has changed, a line each. Steps have to be traced anew if anything
+            has.
+        """
+        is_first = not self._known
+        self.measured()
+        if not self.adapts or not self._free(self._present()):
+            return []
+        choices = self._choices()
+        wanted = {path: choice.road for path, choice in choices.items()}
+        confirmed, self._wanted = is_first or wanted == self._wanted, None
+        if confirmed:
+            return self._follow(choices, _LEAST_SAVING_S)
+        if self._moves(choices, _LEAST_SAVING_S):
+            self._wanted = wanted
+        return []
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether something seemed better when last measured."""
+        return self._wanted is not None
+
+    def reroute(self, roads: Mapping[str, str]) -> None:
+        """Moves tables to other roads.
+
+        Args:
+            roads: Road of tables, by path.
+
+        Raises:
+            ConfigError: There is no such table or road.
+        """
+        for path, road in roads.items():
+            table = self._table(path)
+            if road not in self._homes.roads:
+                raise errors.ConfigError(
+                    f"Tables of this job can take the roads {self._homes.roads}. "
+                    f"Received: {{{path!r}: {road!r}}}"
+                )
+            if road != table.storage.road:
+                self._move(table, road, None, "reroute() says so")
+
+    def repartition(self, counts: Mapping[str, int]) -> None:
+        """Moves tables into other numbers of partitions, on the road they have.
+
+        Args:
+            counts: Number of partitions of tables, by path.
+
+        Raises:
+            ConfigError: There is no such table, or a number cannot be.
+        """
+        for path, count in counts.items():
+            table = self._table(path)
+            if table.storage.road != SERVERS:
+                raise errors.ConfigError(
+                    f"{path} has a copy in every worker, and no partitions."
+                )
+            if type(count) is not int or not 1 <= count <= table.num_rows:
+                raise errors.ConfigError(
+                    f"{path} has {table.num_rows} rows; expected 1 to as many "
+                    f"partitions. Received: {{{path!r}: {count!r}}}"
+                )
+            if count != table.storage.spec.num_partitions:
+                reason = self._plan.get(table._unique_id).reason
+                self._move(table, SERVERS, count, reason)
+
+    def _table(self, path: str) -> Table:
+        for table in self._present():
+            if table.path == path:
+                return table
+        raise errors.ConfigError(
+            "Expected the path of a table. Received: "
+            f"{path!r}; tables are {[table.path for table in self._present()]}."
+        )
+
+    def _present(self) -> list[Table]:
+        return [
+            table
+            for table in self._factory.tables
+            if table.replica is None and not table.is_whole
+        ]
+
+    def _free(self, tables: Sequence[Table]) -> list[Table]:
+        return [table for table in tables if self._routing.adapts(table.path)]
+
+    def _choices(self) -> dict[str, Choice]:
+        tables = self._present()
+        uses = [self._use(table) for table in tables]
+        dense = sum(
+            entry.size_bytes for entry in self._plan if entry.gradient == "dense"
+        )
+        if dense:
+            uses.append(Use(_DENSE, 1, dense, gradient="dense"))
+        current = {table.path: table.storage.road for table in tables}
+        fixed = {
+            path: road
+            for path, road in current.items()
+            if not self._routing.adapts(path)
+        }
+        for table in tables:
+            if not table.dense_means_same and current[table.path] != ALLREDUCE:
+                # Its update leaves alone what was not touched, as the user wants.
+                fixed.setdefault(table.path, current[table.path])
+        found = choose(
+            uses,
+            self._cluster,
+            current=current if self._known else None,
+            fixed=fixed,
+            homes=[self._homes.first.name],
+            # Whether slices had better be gathered depends on how many there are.
+            roads=self._homes.roads if self._known else (SERVERS, ALLREDUCE),
+        )
+        return found
+
+    def _use(self, table: Table) -> Use:
+        known = self._known.get(table.path)
+        spec = table.storage.spec
+        elements = spec.row_bytes // spec.dtype.size
+        return Use(
+            path=table.path,
+            num_rows=spec.num_rows,
+            row_bytes=spec.row_bytes,
+            # Before a step was taken: as good as nothing, so that only tables that
+            # are too small for servers whatever is looked up leave them.
+            alpha=known.alpha if known else min(1.0, 1 / spec.num_rows),
+            alpha_machine=known.alpha_machine if known else None,
+            alpha_all=known.alpha_all if known else None,
+            slots=len(table.slots),
+            updates_all_rows=self._plan.get(table._unique_id).update == "exact",
+            id_bytes=spec.id_dtype.size,
+            wire_row_bytes=elements * self._travel_bytes(spec.dtype),
+        )
+
+    def _follow(
+        self, choices: Mapping[str, Choice], least_saving_s: float
+    ) -> list[str]:
+        """Moves tables to the roads chosen, if that saves enough."""
+        for table in self._present():
+            self._note(table, choices[table.path])
+        return [
+            self._move(table, choice.road, None, self._reason(table, choice))
+            for table, choice in self._moves(choices, least_saving_s)
+        ]
+
+    def _moves(
+        self, choices: Mapping[str, Choice], least_saving_s: float
+    ) -> list[tuple[Table, Choice]]:
+        """Tables that are elsewhere than chosen, if moving saves enough."""
+        moves = [
+            (table, choices[table.path])
+            for table in self._present()
+            if choices[table.path].road != table.storage.road
+        ]
+        return moves if self._saving(choices) >= least_saving_s else []
+
+    def _reason(self, table: Table, choice: Choice) -> str:
+        if self._known.get(table.path):
+            return choice.reason
+        size = in_words(table.storage.spec.table_bytes)
+        return f"{size}: too small for servers, however few rows are looked up"
+
+    def _saving(self, choices: Mapping[str, Choice]) -> float:
+        """Seconds a step that the choices save."""
+        now = []
+        for path, choice in choices.items():
+            costs = [choice.cost, *choice.alternatives]
+            table = next((t for t in self._present() if t.path == path), None)
+            road = choice.road if table is None else table.storage.road
+            now.append(next(cost for cost in costs if cost.road == road))
+        chosen = [choice.cost for choice in choices.values()]
+        return step(now).seconds - step(chosen).seconds
+
+    def _note(self, table: Table, choice: Choice) -> None:
+        """Writes into the plan what was found out about a table that stays."""
+        costs = [choice.cost, *choice.alternatives]
+        road = table.storage.road
+        here = next((cost for cost in costs if cost.road == road), choice.cost)
+        self._plan.change(
+            table._unique_id,
+            costs=[cost.to_dict() for cost in costs],
+            predicted_bytes=round(here.machine_bytes + here.local_bytes),
+            predicted_seconds=here.seconds,
+        )
+        if choice.road == road and self._known.get(table.path):
+            self._plan.change(table._unique_id, reason=choice.reason)
+
+    def _move(
+        self, table: Table, road: str, partitions: int | None, reason: str
+    ) -> str:
+        before = self._plan.get(table._unique_id).where
+        self._factory.move(table, road, partitions)
+        self._plan.change(table._unique_id, reason=reason)
+        costs = self._plan.get(table._unique_id).costs
+        for cost in costs:
+            if cost["road"] == road:
+                self._plan.change(
+                    table._unique_id,
+                    predicted_bytes=round(cost["machine_bytes"] + cost["local_bytes"]),
+                    predicted_seconds=cost["seconds"],
+                )
+        for read, exactly in ((self._read, False), (self._read_exactly, True)):
+            read[table] = table.use(exactly)
+        return self._tell(table, before, reason)
+
+    def _tell(self, table: Table, before: str, reason: str) -> str:
+        after = self._plan.get(table._unique_id).where
+        line = f"{table.path}: {before} -> {after} ({reason})"
+        self._plan.note_change(line)
+        if self._job.rank == 0:
+            logger.info("The plan has changed. %s", line)
+        return line
+
+
+def _measured_bytes(table: Table) -> int:
+    """Bytes that this worker has moved of a table in a step, since the start."""
+    pulled, pushed, pushes = table.counted()
+    spec = table.storage.spec
+    moved = TableTraffic.of(table.path, spec, pulled, pushed, pushes).moved_bytes
+    return round(moved / max(1, pushes))

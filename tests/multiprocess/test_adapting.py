@@ -1,0 +1,78 @@
+"""The plan finds itself, and follows what the training does."""
+
+import numpy as np
+import pytest
+
+from tests.multiprocess.harness import run_job
+
+pytestmark = pytest.mark.multiprocess
+
+# Given, so that the plan does not depend on the machine that this runs on.
+NETWORK = {
+    "KERAS_PARALLAX_NETWORK": "bandwidth=100Mbit,latency=0.1ms,"
+    "local_bandwidth=100Mbit,local_latency=0.1ms,call=20ms,memory=4GB"
+}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("adapting")
+    found = {}
+    for may_adapt in ("yes", "no"):
+        job = run_job("adapting", folder, may_adapt, workers=3, environ=NETWORK)
+        results = job.check().results
+        for result in results:
+            # Each worker has moved other rows.
+            moved = result["plan"][0].pop("measured_bytes")
+            assert may_adapt == "no" or moved > 0
+        assert results[0] == results[1] == results[2]
+        with np.load(folder / f"{may_adapt}.npz") as saved:
+            found[may_adapt] = results[0], [saved[key] for key in saved.files]
+    return found
+
+
+def test_a_weight_of_any_layer_becomes_a_table_when_its_rows_are_looked_up(runs):
+    result, _ = runs["yes"]
+    assert any(
+        "gathered/rows: allreduce -> servers" in line for line in result["changes"]
+    )
+    line = result["plan"][0]
+    assert line["variable"] == "gathered/rows"
+    assert line["gradient"] == "sparse"
+    assert line["update"] == "lazy"
+
+
+def test_the_road_follows_the_batch_size_and_does_not_flap(runs):
+    result, _ = runs["yes"]
+    first, second, third = result["places"]
+    assert first == "allgather"
+    assert second == third == "allreduce"
+    to_dense = [line for line in result["changes"] if "-> allreduce" in line]
+    assert len(to_dense) == 1
+
+
+def test_moving_changes_nothing_of_the_result(runs):
+    _, moved = runs["yes"]
+    _, stayed = runs["no"]
+    for found, expected in zip(moved, stayed, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_alpha_is_what_counting_by_hand_gives(runs):
+    result, _ = runs["yes"]
+    assert len(result["sparsity"]) == 3
+    # What came before a move is counted up to it.
+    first = result["sparsity"][0]
+    found = first["found"]
+    np.testing.assert_allclose(found["by_worker"], first["expected"], rtol=0.02)
+    last = result["sparsity"][-1]
+    np.testing.assert_allclose(last["found"]["by_worker"], last["expected"], rtol=1e-6)
+
+
+def test_plan_has_what_every_road_would_cost(runs):
+    result, _ = runs["yes"]
+    line = result["plan"][0]
+    roads = {cost["road"]: cost["seconds"] for cost in line["costs"]}
+    assert set(roads) == {"servers", "allgather", "allreduce"}
+    assert min(roads, key=roads.get) == line["road"] == "allreduce"
+    assert line["predicted_bytes"] > 0
