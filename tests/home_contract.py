@@ -5,6 +5,7 @@ a job at once. What all workers contribute follows from their ranks, so each of
 them knows what is to come out.
 """
 
+import contextlib
 import dataclasses
 import itertools
 
@@ -41,6 +42,14 @@ class Seat:
         return self.home.allocate(
             spec, value, None if value is not None else rows_of(spec)
         )
+
+    @contextlib.contextmanager
+    def step(self):
+        """Within the block, the graph of a training step is traced."""
+        begun = self.home.begin_step()
+        with tf.control_dependencies([] if begun is None else [begun]):
+            yield
+        self.home.end_step([])
 
     def read(self, table):
         """All rows, after every worker is done with the step and before the next."""
@@ -102,9 +111,9 @@ def push(seat, table, update, ids, gradients):
 
     @tf.function(autograph=False)
     def step():
-        with tf.control_dependencies(
-            [seat.home.push([Push(table, ids, gradients, update)])]
-        ):
+        with seat.step():
+            pushed = seat.home.push([Push(table, ids, gradients, update)])
+        with tf.control_dependencies([pushed]):
             return tf.constant(0)
 
     step().numpy()
@@ -132,14 +141,16 @@ def check_pull(seat):
 
     @tf.function(autograph=False)
     def step(*ids):
-        return seat.home.pull(
-            [Pull(table, i) for table, i in zip(tables, ids, strict=True)]
-        )
+        pulls = [Pull(table, i) for table, i in zip(tables, ids, strict=True)]
+        with seat.step():
+            inside = seat.home.pull(pulls)
+        return inside, seat.home.pull(pulls)
 
-    found = step(*(tf.constant(i, tf.int32) for i in wanted))
-    for rows, ids, (row_shape, _) in zip(found, wanted, shapes, strict=True):
-        assert rows.shape == (len(ids), *row_shape)
-        np.testing.assert_array_equal(rows, numbered(row_shape)[np.array(ids, int)])
+    for found in step(*(tf.constant(i, tf.int32) for i in wanted)):
+        for rows, ids, (row_shape, _) in zip(found, wanted, shapes, strict=True):
+            assert rows.shape == (len(ids), *row_shape)
+            expected = numbered(row_shape)[np.array(ids, int)]
+            np.testing.assert_array_equal(rows, expected)
 
 
 def check_push_updates_each_row_once_with_the_sum(seat):
@@ -190,7 +201,9 @@ def check_several_tables_are_pushed_at_once(seat):
             ids, gradients = seat.contribution(seat.job.rank, shape)
             ids = tf.constant(ids, table.spec.id_dtype)
             pushes.append(Push(table, ids, tf.constant(gradients), doubling(table)))
-        with tf.control_dependencies([seat.home.push(pushes)]):
+        with seat.step():
+            pushed = seat.home.push(pushes)
+        with tf.control_dependencies([pushed]):
             return tf.constant(0)
 
     step().numpy()
@@ -209,11 +222,12 @@ def check_a_pull_after_a_push_gets_the_new_rows(seat):
 
     @tf.function(autograph=False)
     def step():
-        (before,) = seat.home.pull([Pull(table, everything)])
-        with tf.control_dependencies([before]):
-            mine = tf.constant(ids, table.spec.id_dtype)
-            push = Push(table, mine, tf.constant(gradients), doubling(table))
-            pushed = seat.home.push([push])
+        with seat.step():
+            (before,) = seat.home.pull([Pull(table, everything)])
+            with tf.control_dependencies([before]):
+                mine = tf.constant(ids, table.spec.id_dtype)
+                push = Push(table, mine, tf.constant(gradients), doubling(table))
+                pushed = seat.home.push([push])
         with tf.control_dependencies([pushed]):
             (after,) = seat.home.pull([Pull(table, everything)])
             return before, tf.identity(after)

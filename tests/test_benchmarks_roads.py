@@ -51,11 +51,12 @@ def test_a_cluster_is_checked_against_its_own_rows():
     def row(road, milliseconds, ratio):
         case = dict(zip(roads.CASE_KEYS, roads.TARGET_CASE, strict=True))
         bytes_of = {"least_mb": 1.0, "bytes / least": ratio}
+        bytes_of["without fixed"] = ratio - 0.1
         return {**case, "road": road, "step_ms": milliseconds, **bytes_of}
 
     results = roads.report.Report("roads")
     rows = [
-        row("peers", 100, 1.2),
+        row("peers", 100, 1.15),
         row("dedicated", 200, 1.0),
         row("allgather", 300, 4),
     ]
@@ -63,7 +64,9 @@ def test_a_cluster_is_checked_against_its_own_rows():
     held = {name: check["holds"] for name, check in results.checks.items()}
     assert held == {
         "dedicated, 8 hosts, 200 Mbit/s, more ids: most bytes / least": True,
+        "dedicated, 8 hosts, 200 Mbit/s, more ids: most without fixed": True,
         "peers, 8 hosts, 200 Mbit/s, more ids: most bytes / least": False,
+        "peers, 8 hosts, 200 Mbit/s, more ids: most without fixed": True,
         "all-gather / dedicated, 8 hosts, 200 Mbit/s, 8,000 uniform ids: time": False,
         "all-gather / peers, 8 hosts, 200 Mbit/s, 8,000 uniform ids: time": True,
     }

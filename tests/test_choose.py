@@ -1,6 +1,7 @@
 """Roads chosen together: shared calls, overrides, hysteresis."""
 
 import itertools
+import time
 
 import pytest
 
@@ -79,6 +80,16 @@ def test_as_good_as_every_plan_tried_out():
     best = min(step(plan).seconds for plan in itertools.product(*options))
     found = step(choice.cost for choice in chosen.values()).seconds
     assert found == pytest.approx(best)
+
+
+def test_a_hundred_tables_take_no_time():
+    uses = [table(f"t{i}", 10 * (i + 1) ** 2, 0.5 / (i + 1)) for i in range(100)]
+    start = time.process_time()
+    found = choose([*uses, DENSE], CLUSTER, roads=ROADS)
+    assert time.process_time() - start < 0.5
+    assert len(found) == 101
+    # No single change would help.
+    assert all(choice.extra_s > -1e-9 for choice in found.values())
 
 
 def test_a_fixed_road_is_kept():

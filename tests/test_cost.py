@@ -192,7 +192,7 @@ def test_as_plain_data():
     found = cost(table(), Cluster(4, 4, NETWORK), SERVERS).to_dict()
     assert found["road"] == SERVERS
     assert found["machine_bytes"] == found["sent_bytes"] + found["received_bytes"]
-    assert "calls" not in found
+    assert found["calls"]["peers ids"] == pytest.approx(1.1e-3)
 
 
 @pytest.mark.parametrize("changed", [{"alpha": 1.5}, {"alpha_all": -0.1}])

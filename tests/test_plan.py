@@ -77,19 +77,38 @@ def test_json_round_trip(plan):
 
 
 def test_printed_columns_line_up(plan):
-    header, rule, *rows = str(plan).splitlines()
-    assert len(rows) == 3
+    plan.change("a", alpha=0.0184, predicted_bytes=12_345, predicted_seconds=0.0021)
+    header, rule, *rows = str(plan).splitlines()[:5]
     starts = [i for i, c in enumerate(rule) if c == "-" and rule[i - 1 : i] != "-"]
     assert [header[i:].split()[0] for i in starts] == header.split()
     for row, line in zip(rows, plan, strict=True):
-        # Each cell begins where its column does, and two spaces keep them apart.
-        assert all(
-            row[i] != " " and row[max(0, i - 2) : i].isspace() for i in starts[1:]
-        )
+        assert all(row[max(0, i - 2) : i].isspace() for i in starts[1:] if i < len(row))
         assert row.startswith(line.variable)
-        assert row.endswith(line.reason)
-    assert "10x4" in rows[0]
+    assert rows[0].split()[1:] == (
+        "10x4 unknown 0.0184 in_process x3 12,345 2.1 ms".split()
+    )
     assert "scalar" in rows[2]
+
+
+def test_print_fits_a_terminal_and_tells_why(plan):
+    plan.change("a", reason="a worker touches 1.8% of its rows in a step; " * 4)
+    lines = str(plan).splitlines()
+    assert all(len(line) <= 110 for line in lines)
+    told = " ".join(" ".join(lines).split())
+    assert "lm/embedding/embeddings: a worker touches 1.8%" in told
+
+
+def test_a_moved_variable_stays_where_it_stood(plan):
+    plan.add("new", entry("lm/dense/kernel", gradient="sparse"))
+    plan.replace("new", "b")
+    assert [e.variable for e in plan][1] == "lm/dense/kernel"
+    assert plan.get("b").gradient == "sparse"
+    assert len(plan) == 3
+
+
+def test_where_names_home_and_partitions_on_servers_alone(plan):
+    assert plan.get("a").where == "servers (in_process, 3 partitions)"
+    assert plan.get("b").where == "allreduce"
 
 
 def test_an_empty_plan_prints():

@@ -52,3 +52,14 @@ def test_no_files_are_said(hook):
 
 def test_the_page_has_the_place(hook):
     assert hook.PLACE in (DOCS / "results.md").read_text("utf-8")
+
+
+def test_one_benchmarks_results_stand_on_any_page(hook, tmp_path):
+    report = {"name": "roads", "rows": [{"rows": 7}], "checks": {}}
+    (tmp_path / "results" / "roads.json").write_text(json.dumps(report))
+    page = hook.on_page_markdown("before\n\n<!-- results: roads -->\n", page=None)
+    assert page.startswith("before\n\n")
+    assert "| 7 |" in page
+    assert "## Roads" not in page
+    missing = hook.on_page_markdown("<!-- results: nothing -->", page=None)
+    assert "`make bench`" in missing

@@ -6,8 +6,8 @@ from keras_parallax import errors
 from keras_parallax.plan.plan import ALLREDUCE, SERVERS
 from keras_parallax.plan.routing import PARTITION_LIMIT_BYTES, Routing
 
-EMBEDDING = ("lm/embedding/embeddings", "embeddings", (10, 4))
-KERNEL = ("lm/dense/kernel", "kernel", (10, 4))
+EMBEDDING = ("lm/embedding/embeddings", True, (10, 4))
+KERNEL = ("lm/dense/kernel", False, (10, 4))
 
 
 def test_embeddings_are_tables_and_others_are_not():
@@ -40,7 +40,7 @@ def test_routes_distinguish_upper_and_lower_case():
 
 def test_a_scalar_cannot_be_a_table():
     with pytest.raises(errors.ConfigError, match=r"no rows.*'\*': 'servers'.*lm/scale"):
-        Routing(routes={"*": SERVERS}).road("lm/scale", "scale", ())
+        Routing(routes={"*": SERVERS}).road("lm/scale", False, ())
 
 
 @pytest.mark.parametrize(

@@ -100,14 +100,14 @@ def test_each_table_has_its_numbers(events):
     assert [value for _, value in events[f"partitions/{name}"]] == [3] * len(ids)
     assert all(1 <= v < 2 for _, v in events[f"imbalance/partitions/{name}"])
     width, height, picture = events[f"where_ids_fall/{name}"][-1][1]
-    assert picture.startswith(b"\x89PNG") and int(width) > int(height) > 100
+    assert picture.startswith(b"\x89PNG") and min(int(width), int(height)) > 300
 
 
 def test_the_layout_names_tags_that_are_there(events):
     (text,) = {value for _, value in events["custom_scalars__config__"]}
     layout = layout_pb2.Layout.FromString(text)
-    assert [category.title for category in layout.category] == ["Parallax"]
-    for chart in layout.category[0].chart:
+    assert layout.category[0].title == "Parallax"
+    for chart in (chart for category in layout.category for chart in category.chart):
         assert "(" in chart.title  # The unit.
         for pattern in chart.multiline.tag:
             assert any(re.search(pattern, tag) for tag in events), pattern

@@ -9,24 +9,32 @@ from keras_parallax.callbacks.stopwatch import PHASES, Window
 from keras_parallax.collectives.load import TableLoad, imbalance
 
 _MB = 1e6
+_TITLES = {"allreduce": "All-reduce"}
 
-#: Title of the group of charts that one wants first.
-TITLE = "Parallax"
-
-#: The first charts: title, with the unit, and patterns of the tags in them.
+#: The first charts: of each group, titles with the unit, and patterns of tags. A
+#: chart has few tags, for TensorBoard gives a worker one colour in all of them.
 LAYOUT = {
-    "Throughput, all workers (examples or tokens per second)": [
-        "^throughput/all_(examples|tokens)_per_second$"
-    ],
-    "Time of a step by phase, each worker (milliseconds)": [
-        f"^step_ms/({'|'.join(PHASES)})$"
-    ],
-    "Bytes of a step, each worker (megabytes)": [
-        "^megabytes_a_step/(tables|tables_least|allreduce_predicted)$"
-    ],
-    "Share of a table's rows that a step touches (alpha, 0 to 1)": ["^alpha/"],
-    "Imbalance of partitions (largest load over mean, 1 is even)": ["^imbalance/"],
-    "Memory, each worker (megabytes)": ["^memory_mb/"],
+    "Parallax": {
+        "Throughput (examples, tokens per second)": [
+            "^throughput/all_(examples|tokens)_per_second$"
+        ],
+        "Time of a step (milliseconds)": ["^step_ms/total$"],
+        "Bytes of a step for tables (megabytes)": [
+            "^megabytes_a_step/tables(_least)?$"
+        ],
+    },
+    "Parallax: phases of a step": {
+        f"{_TITLES.get(phase, phase.capitalize())} (milliseconds a step)": [
+            f"^step_ms/{phase}$"
+        ]
+        for phase in PHASES
+        if phase != "callbacks"
+    },
+    "Parallax: tables and memory": {
+        "Alpha (share of rows a step, 0 to 1)": ["^alpha/"],
+        "Imbalance (fullest partition / mean)": ["^imbalance/partitions/"],
+        "Memory of a worker (megabytes)": ["^memory_mb/"],
+    },
 }
 
 DESCRIPTIONS = {
@@ -96,6 +104,8 @@ def scalars(
         "megabytes_a_step/allreduce_predicted": window.allreduce_bytes / _MB,
         "memory_mb/resident": resident_bytes / _MB,
     }
+    for road, number in _bytes_by_road(window, plan).items():
+        found[f"megabytes_by_road/{road}"] = number / _MB
     for phase, seconds in window.phases.items():
         found[f"step_ms/{phase}"] = None if seconds is None else seconds * 1e3
     for table in window.tables:
@@ -110,6 +120,18 @@ def scalars(
     if is_chief:
         found |= _of_all(window, plan)
     return {tag: value for tag, value in found.items() if value is not None}
+
+
+def _bytes_by_road(window: Window, plan: Sequence[Mapping]) -> dict[str, float]:
+    """Rows, gradients and ids of the tables on each road; dense gradients."""
+    roads = {entry["variable"]: entry["road"] for entry in plan}
+    found: dict[str, float] = {}
+    for table in window.tables:
+        road = roads.get(table.variable, "servers")
+        found[road] = found.get(road, 0.0) + table.moved_bytes
+    if window.allreduce_bytes:
+        found["allreduce"] = found.get("allreduce", 0.0) + window.allreduce_bytes
+    return found
 
 
 def _of_all(window: Window, plan: Sequence[Mapping]) -> dict[str, float | None]:

@@ -83,12 +83,12 @@ class EventFile:
         metadata = image_metadata.create_summary_metadata(None, about)
         self._add(step, [Summary.Value(tag=tag, tensor=tensor, metadata=metadata)])
 
-    def layout(self, title: str, charts: Mapping[str, Sequence[str]]) -> None:
+    def layout(self, groups: Mapping[str, Mapping[str, Sequence[str]]]) -> None:
         """Writes what the custom scalars page shows.
 
         Args:
-            title: Title of the group of charts.
-            charts: For each chart's title, the patterns of the tags in it.
+            groups: For each group's title, its charts: for each chart's title, the
+                patterns of the tags in it.
         """
         layout = layout_pb2.Layout(
             category=[
@@ -102,6 +102,7 @@ class EventFile:
                         for name, tags in charts.items()
                     ],
                 )
+                for title, charts in groups.items()
             ]
         )
         tensor = make_tensor_proto(np.array(layout.SerializeToString(), dtype=object))

@@ -7,10 +7,11 @@ from PIL import Image, ImageDraw, ImageFont
 
 from keras_parallax.collectives.load import TableLoad, imbalance
 
-_WIDTH, _LEFT, _RIGHT = 720, 78, 24
-_BARS_TOP, _BARS_HEIGHT = 84, 130
-_MAP_TOP, _MAP_HEIGHT = 268, 224
-_HEIGHT = 550
+# TensorBoard shows a picture some 300 pixels wide.
+_WIDTH, _LEFT, _RIGHT = 420, 56, 12
+_BARS_TOP, _BARS_HEIGHT = 96, 110
+_MAP_TOP, _MAP_HEIGHT = 262, 160
+_HEIGHT = 472
 _INK, _FAINT, _BAR, _LINE = "#222222", "#888888", "#3f6fb5", "#d1603d"
 _COLD, _HOT = np.array([247, 250, 253]), np.array([8, 48, 107])
 
@@ -22,14 +23,9 @@ def draw(load: TableLoad) -> Image.Image:
     pen = ImageDraw.Draw(image)
     total = max(1, int(load.counts.sum()))
     shares = load.by_partition / total
-    _text(pen, (_LEFT, 10), f"{load.variable}: where pushed rows fall", size=17)
-    _text(
-        pen,
-        (_LEFT, 34),
-        f"{total:,} rows pushed by this worker; the fullest of {len(shares)} "
-        f"partitions has {imbalance(shares):.2f} times the mean",
-        fill=_FAINT,
-    )
+    told = f"{total:,} rows pushed by this worker; fullest: {imbalance(shares):.2f} x"
+    _text(pen, (10, 10), load.variable, size=16)
+    _text(pen, (10, 32), f"{told} mean", fill=_FAINT)
     _bars(pen, shares)
     _map(image, load.counts / total)
     _axis(pen, len(shares))
@@ -48,13 +44,13 @@ def _bars(pen: ImageDraw.ImageDraw, shares: np.ndarray) -> None:
     even = bottom - _BARS_HEIGHT / len(shares) / top_share
     for x in range(_LEFT, _WIDTH - _RIGHT, 10):
         pen.line((x, even, x + 5, even), fill=_LINE, width=2)
-    label = f"even share, {1 / len(shares):.1%}"
-    _text(pen, (_WIDTH - _RIGHT, even - 3), label, fill=_LINE, anchor="rs")
+    label = f"line: even share, {1 / len(shares):.1%}"
+    _text(pen, (_WIDTH - _RIGHT, _BARS_TOP - 10), label, fill=_LINE, anchor="rs")
     pen.line((_LEFT, bottom, _WIDTH - _RIGHT, bottom), fill=_INK)
     for share in (0.0, float(shares.max())):
         y = bottom - share / top_share * _BARS_HEIGHT
         _text(pen, (_LEFT - 6, y), f"{share:.1%}", anchor="rm")
-    _text(pen, (_LEFT, _BARS_TOP - 4), "share of pushes", fill=_FAINT, anchor="ls")
+    _text(pen, (10, _BARS_TOP - 10), "share of pushes", fill=_FAINT, anchor="ls")
 
 
 def _map(image: Image.Image, shares: np.ndarray) -> None:
@@ -71,7 +67,7 @@ def _map(image: Image.Image, shares: np.ndarray) -> None:
     )
     _text(
         pen,
-        (_LEFT, _MAP_TOP - 6),
+        (10, _MAP_TOP - 10),
         "row of the table (darker: pushed more often)",
         fill=_FAINT,
         anchor="ls",
@@ -82,7 +78,7 @@ def _map(image: Image.Image, shares: np.ndarray) -> None:
 
 def _axis(pen: ImageDraw.ImageDraw, partitions: int) -> None:
     width = (_WIDTH - _LEFT - _RIGHT) / partitions
-    step = max(1, round(partitions / 16))
+    step = max(1, -(-partitions // 12))
     for top in (_BARS_TOP + _BARS_HEIGHT, _MAP_TOP + _MAP_HEIGHT):
         for index in range(0, partitions, step):
             _text(

@@ -241,10 +241,9 @@ def _table(now: TableTraffic, before: TableTraffic | None) -> TableWindow:
         before = TableTraffic(now.variable, 0, 0, 0, 0.0, 0)
     steps = max(1, now.steps - before.steps)
     pushed = now.pushed_rows - before.pushed_rows
-    rows = now.pushed_rows / now.steps / now.alpha if now.pushed_rows else 1.0
     return TableWindow(
         variable=now.variable,
-        alpha=pushed / steps / rows,
+        alpha=(now.alpha * now.steps - before.alpha * before.steps) / steps,
         pulled_ids=(now.pulled_rows - before.pulled_rows) / steps,
         pushed_ids=pushed / steps,
         moved_bytes=(now.moved_bytes - before.moved_bytes) / steps,

@@ -87,7 +87,7 @@ class ParallaxTensorBoard(keras.callbacks.Callback):
         self._file = EventFile(self._folder / f"worker-{strategy.worker_index}")
         self._steps = 0
         if strategy.is_chief:
-            self._file.layout(charts.TITLE, charts.LAYOUT)
+            self._file.layout(charts.LAYOUT)
             self._file.hparams(self._settings(), _METRICS)
 
     def on_epoch_begin(self, epoch, logs=None):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from keras_parallax.cli import build_horovod
+from keras_parallax.cli import doctor as doctor_command
 from keras_parallax.cli import plan as plan_command
 from keras_parallax.cli import run as run_command
 from keras_parallax.cli import serve as serve_command
@@ -32,6 +33,7 @@ def build_parser() -> argparse.ArgumentParser:
     run_command.add_parser(commands)
     serve_command.add_parser(commands)
     plan_command.add_parser(commands)
+    doctor_command.add_parser(commands)
     horovod = commands.add_parser(
         "build-horovod",
         help="Build and install Horovod for the installed TensorFlow.",

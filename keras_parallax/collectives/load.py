@@ -87,11 +87,11 @@ class Load:
         with tf.device(self._device):
             ids = tf.cast(ids, tf.int64)
             cells = ids * ranges // num_rows * partitions + ids % partitions
-            found = tf.math.bincount(
-                tf.cast(cells, tf.int32),
-                minlength=ranges * partitions,
-                maxlength=ranges * partitions,
-                dtype=tf.int64,
+            # `tf.math.bincount` looks for the largest cell first.
+            found = tf.raw_ops.DenseBincount(
+                input=cells,
+                size=tf.constant(ranges * partitions, tf.int64),
+                weights=tf.zeros([0], tf.int64),
             )
             self._counters[key].counts.assign_add(found)
 

@@ -326,13 +326,18 @@ def _sizes(inputs: Sequence) -> dict[str, tf.Tensor]:
 
 
 def _total(seconds: list[tf.Tensor]) -> tf.Tensor:
-    return tf.add_n([tf.constant(0.0, tf.float64), *seconds])
+    return tf.add_n(seconds) if seconds else tf.constant(0.0, tf.float64)
 
 
 def _union(spans: list[tuple[tf.Tensor, tf.Tensor]]) -> tf.Tensor:
     """Seconds covered by at least one of the spans."""
-    if len(spans) < 2:
-        return _total([end - begin for begin, end in spans])
+    if len(spans) < 3:
+        total = _total([end - begin for begin, end in spans])
+        if len(spans) < 2:
+            return total
+        (first, first_end), (second, second_end) = spans
+        both = tf.minimum(first_end, second_end) - tf.maximum(first, second)
+        return total - tf.maximum(both, 0.0)
     begins, ends = (tf.stack(side) for side in zip(*spans, strict=True))
     points = tf.sort(tf.concat([begins, ends], 0))
     middles = (points[1:] + points[:-1]) / 2

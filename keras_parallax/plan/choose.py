@@ -8,7 +8,9 @@ and with the others where there are some.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 
 from keras_parallax import errors
@@ -66,9 +68,9 @@ def choose(
 ) -> dict[str, Choice]:
     """Gives each variable its road.
 
-    It starts from all variables on one road, from each on the road that is cheapest
-    but for shared calls, and from the current plan, and moves one variable at a
-    time while that helps; the cheapest plan found is taken.
+    It starts from the current plan, and, for each set of roads, from the plan in which
+    each variable takes the one of them that is cheapest but for shared calls. It moves
+    one variable at a time while that helps; the cheapest plan found is taken.
 
     Args:
         uses: The variables. Dense ones are all-reduced, and pay for that call.
@@ -104,9 +106,9 @@ def choose(
     if now is not None:
         best = _with_hysteresis(now, best, hysteresis)
     uses_by_path = {use.path: use for use in uses}
+    running = _Running(best)
     return {
-        path: _choice(uses_by_path[path], path, best, best_options[path], now)
-        for path in best
+        path: _choice(uses_by_path[path], running, best_options[path]) for path in best
     }
 
 
@@ -137,12 +139,12 @@ def _starts(
     options: Mapping[str, list[Cost]], current: Mapping[str, str] | None
 ) -> list[dict[str, Cost]]:
     """Plans to begin with."""
-    roads = dict.fromkeys(cost.road for costs in options.values() for cost in costs)
+    roads = list(dict.fromkeys(c.road for costs in options.values() for c in costs))
     starts = [
-        {path: _on(costs, road) or _by_itself(costs) for path, costs in options.items()}
-        for road in roads
+        {path: _cheapest_on(costs, allowed) for path, costs in options.items()}
+        for size in range(1, len(roads) + 1)
+        for allowed in itertools.combinations(roads, size)
     ]
-    starts.append({path: _by_itself(costs) for path, costs in options.items()})
     now = _plan_of(options, current)
     return starts if now is None else [now, *starts]
 
@@ -157,6 +159,11 @@ def _plan_of(
         path: _on(costs, roads.get(path, "")) or _by_itself(costs)
         for path, costs in options.items()
     }
+
+
+def _cheapest_on(costs: Sequence[Cost], roads: Sequence[str]) -> Cost:
+    """The cheapest but for calls on some roads; anywhere, where there is none."""
+    return _by_itself([cost for cost in costs if cost.road in roads] or costs)
 
 
 def _on(costs: Sequence[Cost], road: str) -> Cost | None:
@@ -176,26 +183,66 @@ def _cheapest(
 ) -> dict[str, Cost]:
     """The cheapest plan to which single changes lead from the starts."""
     found = [_improved(start, options) for start in starts]
-    return min(found, key=_seconds)
+    return min(found, key=_seconds, default={})
 
 
 def _improved(
     plan: dict[str, Cost], options: Mapping[str, list[Cost]]
 ) -> dict[str, Cost]:
-    best = _seconds(plan)
-    while True:
-        changes = [
-            {**plan, path: cost}
-            for path, costs in options.items()
-            for cost in costs
-            if cost is not plan[path]
-        ]
-        better = min(changes, key=_seconds, default=plan)
-        seconds = _seconds(better)
-        # Else rounding could turn it in a circle.
-        if seconds >= best * (1 - 1e-9):
-            return plan
-        plan, best = better, seconds
+    """Changes one variable at a time, in turns, while that helps."""
+    running = _Running(plan)
+    helped = True
+    while helped:
+        helped = False
+        for path, costs in options.items():
+            better = min(costs, key=lambda cost: running.extra_s(path, cost))
+            # Else rounding could turn it in a circle.
+            if running.extra_s(path, better) < -1e-9 * running.seconds:
+                running.change(path, better)
+                helped = True
+    return running.plan
+
+
+class _Running:
+    """The seconds of a plan whose variables change their roads one by one.
+
+    Args:
+        plan: The plan to begin with.
+    """
+
+    def __init__(self, plan: Mapping[str, Cost]):
+        self.plan = dict(plan)
+        self.seconds = _seconds(plan)
+        # How many variables make each call.
+        self._callers = collections.Counter(
+            call.name for cost in plan.values() for call in cost.calls
+        )
+
+    def extra_s(self, path: str, cost: Cost) -> float:
+        """Seconds that the step would take longer if a variable took that road."""
+        now = self.plan[path]
+        if cost is now:
+            return 0.0
+        kept = {call.name for call in now.calls}
+        stays = {call.name for call in cost.calls}
+        saved = sum(
+            call.seconds
+            for call in now.calls
+            if call.name not in stays and self._callers[call.name] == 1
+        )
+        added = sum(
+            call.seconds
+            for call in cost.calls
+            if call.name not in kept and not self._callers[call.name]
+        )
+        return cost.own_s - now.own_s + added - saved
+
+    def change(self, path: str, cost: Cost) -> None:
+        """Has the variable take that road."""
+        self.seconds += self.extra_s(path, cost)
+        self._callers.subtract(call.name for call in self.plan[path].calls)
+        self._callers.update(call.name for call in cost.calls)
+        self.plan[path] = cost
 
 
 def _with_hysteresis(
@@ -206,26 +253,17 @@ def _with_hysteresis(
     changed = [path for path in best if best[path] is not now[path]]
     # What makes next to no difference stays where it is, though the rest moves.
     threshold = hysteresis * before / max(1, len(changed))
+    running = _Running(best)
     for path in changed:
-        without = {**best, path: now[path]}
-        if _seconds(without) - _seconds(best) <= threshold:
-            best = without
-    return best if before - _seconds(best) > hysteresis * before else now
+        if running.extra_s(path, now[path]) <= threshold:
+            running.change(path, now[path])
+    return running.plan if before - running.seconds > hysteresis * before else now
 
 
-def _choice(
-    use: Use,
-    path: str,
-    plan: Mapping[str, Cost],
-    options: Sequence[Cost],
-    now: Mapping[str, Cost] | None,
-) -> Choice:
-    cost = plan[path]
-    seconds = _seconds(plan)
+def _choice(use: Use, plan: _Running, options: Sequence[Cost]) -> Choice:
+    cost = plan.plan[use.path]
     others = {
-        other: _seconds({**plan, path: other}) - seconds
-        for other in options
-        if other is not cost
+        other: plan.extra_s(use.path, other) for other in options if other is not cost
     }
     alternatives = tuple(sorted(others, key=lambda other: others[other]))
     extra = others[alternatives[0]] if alternatives else float("inf")

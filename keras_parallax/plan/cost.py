@@ -216,9 +216,9 @@ class Cost:
         return f"{self.road} ({self.home})" if self.road == SERVERS else self.road
 
     def to_dict(self) -> dict:
-        """It, as plain data."""
+        """It, as plain data; of its calls, their seconds by name."""
         fields = dataclasses.asdict(self)
-        fields.pop("calls")
+        fields["calls"] = {call.name: call.seconds for call in self.calls}
         names = ("machine_bytes", "latency_s", "seconds", "messages")
         return {**fields, **{name: getattr(self, name) for name in names}}
 

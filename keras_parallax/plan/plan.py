@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import textwrap
 from collections.abc import Iterator
 from typing import Any
 
@@ -137,16 +138,16 @@ class Plan:
         return json.dumps(self.to_dict())
 
     def __str__(self) -> str:
-        header = ["variable", "shape", "gradient", "road", "parts", "home", "reason"]
+        header = ["variable", "shape", "gradient", "alpha", "road", "bytes", "time"]
         rows = [
             [
                 e.variable,
                 "x".join(map(str, e.shape)) or "scalar",
                 e.gradient,
-                e.road,
-                str(e.partitions),
-                e.home,
-                e.reason,
+                "" if e.alpha is None else f"{e.alpha:.3g}",
+                f"{e.home} x{e.partitions}" if e.road == SERVERS else e.road,
+                "" if e.predicted_bytes is None else f"{e.predicted_bytes:,}",
+                "" if e.predicted_seconds is None else _in_ms(e.predicted_seconds),
             ]
             for e in self
         ]
@@ -155,7 +156,19 @@ class Plan:
             for column in range(len(header))
         ]
         rule = ["-" * width for width in widths]
-        return "\n".join(
+        lines = [
             "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip()
             for row in [header, rule, *rows]
-        )
+        ]
+        # A sentence does not fit into a column: those of tables follow.
+        told = [e for e in self if e.home != "workers" or e.gradient != "dense"]
+        width = max(40, sum(widths))
+        reasons = [
+            textwrap.fill(f"{e.variable}: {e.reason}.", width, subsequent_indent="  ")
+            for e in told
+        ]
+        return "\n".join([*lines, *([""] if reasons else []), *reasons])
+
+
+def _in_ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.3g} ms"

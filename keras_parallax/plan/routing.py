@@ -59,7 +59,9 @@ class Routing:
         self._routes = dict(routes or {})
         self._partitions = partitions
 
-    def road(self, path: str, name: str, shape: tuple[int, ...]) -> tuple[str, str]:
+    def road(
+        self, path: str, is_embedding: bool, shape: tuple[int, ...]
+    ) -> tuple[str, str]:
         """Road of a new variable, and the reason for it in one sentence."""
         for pattern, road in self._routes.items():
             if fnmatch.fnmatchcase(path, pattern):
@@ -71,7 +73,7 @@ class Routing:
                 return road, f"routes says so ({pattern})"
         if self._architecture == "allreduce":
             return ALLREDUCE, "architecture='allreduce'"
-        if name == "embeddings" and len(shape) == 2:
+        if is_embedding:
             return SERVERS, "weights of an Embedding are looked up by row"
         return ALLREDUCE, "not looked up by row, as far as is known"
 

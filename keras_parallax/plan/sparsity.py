@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,13 +35,13 @@ class Counted:
 
     def since(self, earlier: Counted) -> Counted:
         """What came after an earlier reading."""
-        differences = [
-            None if now is None or then is None else now - then
-            for now, then in zip(
-                dataclasses.astuple(self), dataclasses.astuple(earlier), strict=True
-            )
-        ]
-        return Counted(*differences)
+        return Counted(
+            self.pushes - earlier.pushes,
+            self.pushed_rows - earlier.pushed_rows,
+            self.squared_rows - earlier.squared_rows,
+            _less(self.machine_rows, earlier.machine_rows),
+            _less(self.owned_rows, earlier.owned_rows),
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,6 +89,7 @@ class Sparsity:
         together = _total(worker.machine_rows for worker in counted)
         everyone = _total(worker.owned_rows for worker in counted)
         alpha_all = None if everyone is None else everyone / steps / num_rows
+        machine: float | None
         if together is not None:
             machine = together / machines / steps / num_rows
         elif machines == 1:
@@ -110,6 +111,14 @@ class Sparsity:
         return dataclasses.asdict(self)
 
 
-def _total(numbers) -> float | None:
-    numbers = list(numbers)
-    return None if None in numbers else sum(numbers)
+def _less(now: int | None, then: int | None) -> int | None:
+    return None if now is None or then is None else now - then
+
+
+def _total(numbers: Iterable[int | None]) -> int | None:
+    total = 0
+    for number in numbers:
+        if number is None:
+            return None
+        total += number
+    return total

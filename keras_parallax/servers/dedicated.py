@@ -107,17 +107,18 @@ class DedicatedHome(Home):
         if relay is not None:
             return relay.pull(requests, self._ask_beside)
         self._asked = [request.ids for request in requests]
-        return self._ask(requests, range(len(self.devices)), placed)
+        return self._ask(requests, range(len(self.devices)), calls=False)
 
     def _ask_beside(self, requests: Sequence[Pull]) -> list[tf.Tensor]:
         relay = cast(Relay, self._relay)
         self._asked = []
-        return self._ask(requests, relay.servers, call)
+        return self._ask(requests, relay.servers, calls=True)
 
     def _ask(
-        self, requests: Sequence[Pull], servers: Iterable[int], run: Callable
+        self, requests: Sequence[Pull], servers: Iterable[int], calls: bool
     ) -> list[tf.Tensor]:
         """Rows that are on some servers; all that are asked for are there."""
+        run = call if calls else placed
         splits = [partitioning_of(r.storage.spec).split(r.ids) for r in requests]
         parts = [
             [tf.zeros((0, *spec.row_shape), spec.dtype)] * spec.num_partitions
@@ -131,7 +132,7 @@ class DedicatedHome(Home):
             asked = [joined, *([] if sizes is None else [sizes])]
             partitions = [requests[r].storage.partitions[p] for r, p in here]
             specs = [requests[r].storage.spec for r, _ in here]
-            look_up = functools.partial(self._look_up, partitions, specs)
+            look_up = functools.partial(self._look_up, partitions, specs, calls)
             answer = run(self.devices[server], look_up, asked)
             self._count(server, sent=[joined], received=answer)
             rows = unpack_values(
@@ -153,14 +154,17 @@ class DedicatedHome(Home):
         self,
         partitions: Sequence[Partition],
         specs: Sequence[TableSpec],
+        called: bool,
         joined: tf.Tensor,
         sizes: tf.Tensor | None = None,
     ) -> list[tf.Tensor]:
         """Runs on the server: the rows at some places of its partitions."""
         places = unpack_places(joined, sizes, [spec.id_dtype for spec in specs])
+        if called:
+            partitions = [partition.opened() for partition in partitions]
         return pack_values(
             [
-                self._wire.encode(partition.opened().gather(place))
+                self._wire.encode(partition.gather(place))
                 for partition, place in zip(partitions, places, strict=True)
             ]
         )

@@ -68,7 +68,8 @@ class Creation:
             shape=shape,
             dtype=tf.as_dtype(dtype),
             initial_value=value,
-            trainable=bool(kwargs.get("trainable", True)),
+            # TensorFlow's own variables are trainable unless something is said.
+            trainable=kwargs.get("trainable") in (None, True),
             keras_variable=made_for,
         )
 
@@ -76,3 +77,8 @@ class Creation:
     def size_bytes(self) -> int:
         """Bytes of its value."""
         return math.prod(self.shape) * self.dtype.size
+
+    @property
+    def is_embedding(self) -> bool:
+        """Whether it looks like the weight of a `keras.layers.Embedding`."""
+        return self.name == "embeddings" and len(self.shape) == 2

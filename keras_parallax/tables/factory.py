@@ -85,7 +85,10 @@ class TableFactory:
             return next_creator(**kwargs)
         if owner is not None:
             return self._slot(made, next_creator, kwargs, owner)
-        road, reason = self._routing.road(made.path, made.name, made.shape)
+        road, reason = ALLREDUCE, ""
+        # What is not trained is an optimizer's, whatever its path, or frozen.
+        if made.trainable or made.is_embedding:
+            road, reason = self._routing.road(made.path, made.is_embedding, made.shape)
         if road != ALLREDUCE:
             return self._make(made, next_creator, kwargs, None, reason, road=road)
         if made.trainable and self._may_be_table(made):
@@ -118,8 +121,7 @@ class TableFactory:
         origin = origin_of(owner)
         if origin is not None and made.shape == origin.made.shape:
             without_value = {**kwargs, "initial_value": None}
-            Origin(made, next_creator, without_value).note_on(variable)
-            origin.slots.append(variable)
+            origin.slots.append((variable, Origin(made, next_creator, without_value)))
         return variable
 
     def _may_be_table(self, made: Creation) -> bool:
@@ -201,8 +203,8 @@ class TableFactory:
         if origin is None:
             raise ValueError(f"{variable.name} was not made to become a table.")
         table = self._in_place_of(variable, origin, None, road, reason)
-        for slot in origin.slots:
-            self._in_place_of(slot, origin_of(slot), table, road, "slot of a table")
+        for slot, made in origin.slots:
+            self._in_place_of(slot, made, table, road, "slot of a table")
         return table
 
     def _in_place_of(
@@ -223,7 +225,8 @@ class TableFactory:
             self._plan.change(variable._unique_id, gradient="sparse")
             self._unsettled.discard(table._unique_id)
             table._unique_id = variable._unique_id
-        holder = origin.made.keras_variable and origin.made.keras_variable()
+        reference = origin.made.keras_variable
+        holder = None if reference is None else reference()
         if holder is not None:
             holder._value = table
         return table

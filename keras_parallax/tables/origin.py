@@ -25,13 +25,14 @@ class Origin:
         made: What it told of itself.
         next_creator: Makes plain variables.
         kwargs: Arguments of the variable creator.
-        slots: Variables of the same shape that an optimizer keeps beside it.
+        slots: Variables of the same shape that an optimizer keeps beside it, and
+            how they were made.
     """
 
     made: Creation
     next_creator: Callable
     kwargs: dict
-    slots: list[tf.Variable] = dataclasses.field(default_factory=list)
+    slots: list[tuple[tf.Variable, Origin]] = dataclasses.field(default_factory=list)
 
     def note_on(self, variable: tf.Variable) -> None:
         """Leaves this with the variable."""

@@ -10,6 +10,7 @@ pytestmark = pytest.mark.multiprocess
 # Home, workers, servers, devices that hold partitions.
 HOMES = [
     pytest.param("dedicated", 2, 2, 2, id="dedicated"),
+    pytest.param("dedicated", 2, 1, 1, id="dedicated-shared"),
     pytest.param("dedicated", 1, 1, 1, id="dedicated-alone"),
     pytest.param("peers", 2, 0, 2, id="peers"),
     pytest.param("copies", 2, 0, 1, id="copies"),

@@ -11,9 +11,7 @@ from tests.multiprocess.test_equality import oracle
 pytestmark = pytest.mark.multiprocess
 
 JOBS = [
-    pytest.param(
-        2, 0, "peers", ["allgather", "allreduce", "servers", 7], id="peers"
-    ),
+    pytest.param(2, 0, "peers", ["allgather", "allreduce", "servers", 7], id="peers"),
     pytest.param(
         2, 2, "dedicated", [7, 1, "allreduce", "allgather", "servers"], id="dedicated"
     ),

@@ -25,7 +25,7 @@ def last(folder, rank):
 
 @pytest.mark.parametrize("servers", [0, 2], ids=["peers", "2-servers"])
 def test_each_worker_writes_what_it_has_measured(tmp_path, servers):
-    job = run_job("tensorboard", tmp_path, "all", workers=2, servers=servers).check()
+    job = run_job("watching", tmp_path, "all", workers=2, servers=servers).check()
     for rank, result in enumerate(job.results):
         reading, traffic = result["reading"], result["traffic"]
         assert reading["steps"] == reading["told_steps"] == STEPS
@@ -54,6 +54,6 @@ def test_each_worker_writes_what_it_has_measured(tmp_path, servers):
 
 
 def test_callbacks_on_one_worker_alone_are_refused(tmp_path):
-    job = run_job("tensorboard", tmp_path, "one", workers=2)
+    job = run_job("watching", tmp_path, "one", workers=2)
     assert job.returncode != 0
     assert "the same callbacks on every worker" in job.stderr

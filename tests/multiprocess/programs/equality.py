@@ -1,6 +1,5 @@
-"""Trains the small model with every optimizer and partition count; saves all."""
+"""Trains the small model with optimizers and partition counts; saves all."""
 
-import itertools
 import pathlib
 import sys
 
@@ -12,8 +11,7 @@ import numpy as np
 
 import keras_parallax as kp
 
-folder, kind, partitions, optimizers = sys.argv[1:5]
-counts = [int(count) for count in partitions.split(",")]
+folder, kind, cases = sys.argv[1:4]
 given = {"architecture": "ps"} if kind == "ps" else {"servers": kind}
 
 
@@ -32,10 +30,11 @@ def save(key, states):
 
 
 plans = {}
-for name, count in itertools.product(optimizers.split(","), counts):
-    strategy = kp.ParallaxStrategy(partitions=count, routes=models.ROUTES, **given)
-    save(f"{name}-{count}", train(strategy, models.build, name))
-    plans[f"{name}-{count}"] = strategy.plan.to_dict()
+for case in cases.split(","):
+    name, _, count = case.partition("-")
+    strategy = kp.ParallaxStrategy(partitions=int(count), routes=models.ROUTES, **given)
+    save(case, train(strategy, models.build, name))
+    plans[case] = strategy.plan.to_dict()
     strategy.close()
 save("dense-1", train(strategy, models.build_without_tables, "momentum"))
 harness.write_result(folder, strategy.worker_index, plans)

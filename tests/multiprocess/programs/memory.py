@@ -17,9 +17,7 @@ import keras_parallax as kp
 folder, rows = sys.argv[1], int(sys.argv[2])
 WIDTH, BATCH, LENGTH, STEPS = 64, 64, 8, 5
 
-strategy = kp.ParallaxStrategy(
-    servers="dedicated", routes={"*/embeddings": "servers"}
-)
+strategy = kp.ParallaxStrategy(servers="dedicated", routes={"*/embeddings": "servers"})
 with strategy.scope():
     model = keras.Sequential(
         [

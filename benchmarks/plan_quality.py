@@ -1,0 +1,157 @@
+"""The plan that finds itself against an exhaustive measurement of roads.
+
+Five kinds of model (`models/kinds.py`) on four emulated hosts of one worker each. In
+one job for each, `fit` runs until the plan does not change any more; then all tables
+are sent by all roads, step times are measured, and the plan chosen is compared with
+the fastest (`planned_steps.py`). With up to three tables every combination of roads is
+measured. The recommender's ten tables have 59,049; measured are all tables on one road
+and, for each size, the smaller ones all-reduced and the larger ones on servers, or
+gathered.
+
+`predicted_ms` is what the cost model says that tables cost a step; the rest of a step,
+computing above all, is the same for all plans of a model.
+"""
+
+import dataclasses
+import json
+import pathlib
+import sys
+import tempfile
+
+from benchmarks import planned_steps, report
+from benchmarks.cluster import EmulatedCluster
+from benchmarks.models import kinds
+
+HOSTS = 4
+BATCHES = {
+    "language model": 128,
+    "tied language model": 128,
+    "translator": 128,
+    "recommender": 1024,
+    "CNN": 128,
+}
+#: Home of tables on servers, and rate of the links.
+CLUSTERS = (("peers", 200), ("dedicated", 200), ("peers", 1000))
+MOST = 1.05
+
+
+def main():
+    parser = report.arguments(__doc__)
+    parser.add_argument("--plot", type=pathlib.Path, metavar="FILE")
+    parser.add_argument("--models", nargs="*", choices=kinds.KINDS, metavar="MODEL")
+    parser.add_argument("--clusters", nargs="*", type=int, metavar="INDEX")
+    args = parser.parse_args()
+    results = report.Report("plan_quality")
+    clusters = CLUSTERS[:1] if args.quick else CLUSTERS
+    for servers, rate in [clusters[i] for i in args.clusters or range(len(clusters))]:
+        with EmulatedCluster(HOSTS, 1, rate) as cluster:
+            for model in args.models or kinds.KINDS:
+                rounds, turns, steps = (1, 3, 4) if args.quick else (3, 7, 8)
+                job = planned_steps.Job(
+                    model, servers, BATCHES[model], rounds, turns, steps
+                )
+                add(results, cluster, rate, job, measure(cluster, job))
+                print(results.to_text(), flush=True)
+    results.finish(args.json)
+    if args.plot:
+        plot(results.rows, args.plot)
+
+
+def measure(cluster, job):
+    """Runs a job; returns what worker 0 says of it."""
+    command = [sys.executable, "-m", "benchmarks.planned_steps"]
+    command.append(json.dumps(dataclasses.asdict(job)))
+    with tempfile.TemporaryDirectory() as cache:
+        # Emulated hosts have the same addresses whatever their links can do.
+        environ = {"KERAS_PARALLAX_NETWORK": "measure", "KERAS_PARALLAX_CACHE": cache}
+        return cluster.run(command, environ, timeout_seconds=900).workers[0].result
+
+
+def add(results, cluster, rate, job, found):
+    """Adds what was found of a model: a row for each plan, and a check."""
+    where = f"{job.model}, {job.servers}, {rate} Mbit/s"
+    if not cluster.emulated:
+        where += ", NOT SHAPED"
+    paired = report.Paired(
+        {index: plan["samples_ms"] for index, plan in enumerate(found["plans"])}
+    )
+    for index, plan in enumerate(found["plans"]):
+        results.add_row(
+            model=job.model,
+            home=job.servers,
+            rate_mbit=rate,
+            plan=in_words(plan["roads"], found["rows"]),
+            step_ms=paired.medians[index],
+            predicted_ms=plan["predicted_ms"],
+            is_chosen=plan["roads"] == found["chosen"],
+            is_fastest=plan["roads"] == found["fastest"],
+        )
+    duel = found["duel"]
+    ratio = report.Paired(duel).ratio("chosen", "fastest") if duel else 1.0
+    results.add_check(f"{where}: chosen / fastest", ratio, "<=", MOST)
+    network = found["network"]
+    print(
+        f"{where}: {found['steps']} steps; {network}; alphas {found['alphas']}; "
+        f"{found['changes']}; duel {duel}",
+        flush=True,
+    )
+
+
+def in_words(roads, rows):
+    """A plan in few words: which tables go where."""
+    if not roads:
+        return "no table"
+    if len(set(roads.values())) == 1:
+        return f"all {next(iter(roads.values()))}"
+    if len(roads) <= planned_steps.FEW_TABLES:
+        return ", ".join(f"{path.split('/')[0]} {road}" for path, road in roads.items())
+    by_road = {}
+    for path, road in sorted(roads.items(), key=lambda item: rows[item[0]]):
+        by_road.setdefault(road, []).append(rows[path])
+    return ", ".join(
+        f"{road} {'+'.join(f'{n:,}' for n in dict.fromkeys(sizes))} rows"
+        for road, sizes in by_road.items()
+    )
+
+
+def plot(rows, path):
+    """Draws measured over predicted, for each plan of each model."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    rows = [row for row in rows if row["plan"] != "no table"]
+    models = list(dict.fromkeys(row["model"] for row in rows))
+    places = list(dict.fromkeys((row["home"], row["rate_mbit"]) for row in rows))
+    figure, axes = plt.subplots(
+        len(places), len(models), figsize=(3.2 * len(models), 3 * len(places)),
+        squeeze=False, layout="constrained",
+    )  # fmt: skip
+    for line, (home, rate) in zip(axes, places, strict=True):
+        for axis, model in zip(line, models, strict=True):
+            here = [
+                row
+                for row in rows
+                if (row["model"], row["home"], row["rate_mbit"]) == (model, home, rate)
+            ]
+            for row in here:
+                color = "tab:green" if row["is_chosen"] else "tab:gray"
+                marker = "*" if row["is_fastest"] else "o"
+                size = 130 if row["is_fastest"] else 30
+                axis.scatter(
+                    row["predicted_ms"], row["step_ms"], size, color, marker, zorder=3
+                )
+            axis.set(xscale="log", yscale="log")
+            axis.set_title(f"{model}\n{home}, {rate} Mbit/s", fontsize=9)
+            axis.grid(alpha=0.3)
+        line[0].set_ylabel("measured step (ms)")
+    for axis in axes[-1]:
+        axis.set_xlabel("predicted cost of tables (ms)")
+    figure.suptitle("green: chosen; star: fastest; each dot is a plan", fontsize=10)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+
+
+if __name__ == "__main__":
+    main()
