@@ -13,7 +13,7 @@ from benchmarks import report, roads
 from benchmarks.cluster import EmulatedCluster, print_result
 from keras_parallax.plan.cost import DEDICATED, PEERS, Use, candidates
 from keras_parallax.plan.network import NETWORK_VARIABLE, Cluster, Network
-from keras_parallax.plan.plan import ALLGATHER, SERVERS
+from keras_parallax.roads import ALLGATHER, SERVERS
 
 WORKER = "--worker"
 CHOICE = ("peers", "allgather")

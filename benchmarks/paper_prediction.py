@@ -26,7 +26,7 @@ from benchmarks import report
 from benchmarks.models import paper_lm
 from keras_parallax.plan.cost import DEDICATED, candidates, step
 from keras_parallax.plan.network import Cluster, Network
-from keras_parallax.plan.plan import ALLGATHER, ALLREDUCE, SERVERS
+from keras_parallax.roads import ALLGATHER, ALLREDUCE, SERVERS
 
 WORKERS, MACHINES = 48, 8
 COMPUTE_S = 0.18

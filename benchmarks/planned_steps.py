@@ -15,23 +15,21 @@ import dataclasses
 import functools
 import itertools
 import json
-import statistics
 import sys
 import time
 
 from benchmarks import report
 from benchmarks.cluster import print_result
 from benchmarks.models import kinds
+from benchmarks.timed_steps import TimedSteps
 
 ROADS = ("servers", "allgather", "allreduce")
 
 _MOST_FITS = 5
 _FIT_STEPS = 24
 _BATCHES = 8
-_WARM_UP_STEPS = 2
 #: All combinations of roads are tried for so many tables, at most.
 FEW_TABLES = 3
-_MOST_SECONDS = 1.5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,16 +91,18 @@ def main(text):
     dataset = tf.data.Dataset.from_tensor_slices(data)
     dataset = dataset.batch(job.batch, drop_remainder=True).cache().repeat()
     found = find_plan(strategy, model, dataset)
-    bench = Bench(strategy, model, dataset, job.steps)
+    say(strategy, f"found {found['roads']} in {found['steps']} steps")
+    bench = TimedSteps(strategy, model, dataset, job.steps)
     rows = {e.variable: e.shape[0] for e in found["entries"].values()}
     chosen = found["roads"]
     plans = plans_to_try(rows) if rows else [{}]
     if chosen not in plans:
         plans.append(chosen)
     compared = report.compare(
-        {index: functools.partial(bench.step_ms, p) for index, p in enumerate(plans)},
+        {index: functools.partial(bench.reroute, p) for index, p in enumerate(plans)},
         job.rounds if len(plans) > 1 else 1,
     )
+    say(strategy, f"compared {len(plans)} plans")
     medians = compared.medians
     fastest = plans[min(medians, key=medians.get)]
     duel = None
@@ -110,7 +110,7 @@ def main(text):
         both = {"chosen": chosen, "fastest": fastest}
         duel = report.compare(
             {
-                name: functools.partial(bench.step_ms, plan)
+                name: functools.partial(bench.reroute, plan)
                 for name, plan in both.items()
             },
             job.turns,
@@ -135,6 +135,12 @@ def main(text):
             ],
         }
     )
+
+
+def say(strategy, what):
+    """Tells how far it is; shown where a run is not over in time."""
+    if strategy.is_chief:
+        print(f"{time.process_time():.0f} s: {what}", flush=True)
 
 
 def find_plan(strategy, model, dataset):
@@ -166,42 +172,6 @@ def predicted_s(roads, found):
         # Made anyway.
         calls.pop("allreduce", None)
     return seconds + sum(calls.values())
-
-
-class Bench:
-    """Times steps of a model whose tables take the roads that they are told.
-
-    Args:
-        strategy: The strategy.
-        model: A model that was trained.
-        dataset: Its data, without an end.
-        steps: Steps timed in a turn.
-    """
-
-    def __init__(self, strategy, model, dataset, steps):
-        self._strategy = strategy
-        self._model = model
-        self._batches = iter(strategy.experimental_distribute_dataset(dataset))
-        self._steps = steps
-
-    def step_ms(self, roads):
-        """Milliseconds of a step: the median of some; of the slowest worker."""
-        here = {e.variable: e.road for e in self._strategy.plan}
-        moves = {path: road for path, road in roads.items() if here[path] != road}
-        self._strategy.reroute(moves)
-        self._model.make_train_function(force=True)
-        # Called by itself, and not by `fit`, which would look at the plan again.
-        step = self._model.train_function
-        for _ in range(_WARM_UP_STEPS):
-            last = max(self._strategy.everyones(self._timed(step)))
-        count = max(1, min(self._steps, int(_MOST_SECONDS / last)))
-        mine = statistics.median(self._timed(step) for _ in range(count))
-        return 1e3 * max(self._strategy.everyones(mine))
-
-    def _timed(self, step):
-        start = time.perf_counter()
-        float(step(self._batches)["loss"])
-        return time.perf_counter() - start
 
 
 if __name__ == "__main__":

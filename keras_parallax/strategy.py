@@ -23,10 +23,11 @@ from keras_parallax.collectives.spans import Spans
 from keras_parallax.collectives.wire import Wire
 from keras_parallax.extended import ParallaxExtended
 from keras_parallax.plan.network import Network
-from keras_parallax.plan.plan import ALLREDUCE, Plan
+from keras_parallax.plan.plan import Plan
 from keras_parallax.plan.routing import Routing
 from keras_parallax.plan.sparsity import Sparsity
 from keras_parallax.plan.traffic import TableTraffic, Traffic
+from keras_parallax.roads import ALLREDUCE
 from keras_parallax.servers.choice import Manner, kind_of_home, settle, with_copies
 from keras_parallax.tables import dispatch
 from keras_parallax.tables.factory import TableFactory
@@ -135,7 +136,7 @@ class ParallaxStrategy(tf.distribute.Strategy):
         self._session = session
         self._topology = topology
         self._plan = Plan()
-        settled = settle(kind, session, manner)
+        settled = self._settle(kind, session, manner)
         self._spans = spans = Spans(job, settled.device)
         dense = DenseRoad(job, Wire(dense_wire), spans)
         home = with_copies(settled, session, dense, manner.wire)
@@ -179,6 +180,9 @@ class ParallaxStrategy(tf.distribute.Strategy):
         session.at_leave(self._warn_if_unused)
         _share_seed(job)
         dispatch.register()
+
+    # What a dry run has in its place.
+    _settle = staticmethod(settle)
 
     @property
     def worker_index(self) -> int:

@@ -15,7 +15,7 @@ from keras_parallax.plan.cost import (
     union_share,
 )
 from keras_parallax.plan.network import Cluster, Network
-from keras_parallax.plan.plan import ALLGATHER, ALLREDUCE, SERVERS
+from keras_parallax.roads import ALLGATHER, ALLREDUCE, SERVERS
 
 NETWORK = Network(1e9, latency_s=1e-4, call_s=1e-3)
 ROADS = (SERVERS, ALLREDUCE, ALLGATHER)

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from keras_parallax.plan.plan import ALLREDUCE, SERVERS, Entry, Plan
+from keras_parallax.plan.plan import Entry, Plan
+from keras_parallax.roads import ALLREDUCE, SERVERS
 
 
 def entry(variable, **changed):

@@ -7,7 +7,6 @@ import pytest
 
 from keras_parallax.plan.cost import Use
 from keras_parallax.plan.network import Cluster, Network
-from keras_parallax.plan.plan import ALLREDUCE, SERVERS
 from keras_parallax.plan.prediction import (
     DENSIFY,
     GATHER,
@@ -17,6 +16,7 @@ from keras_parallax.plan.prediction import (
     grown_share,
     predict,
 )
+from keras_parallax.roads import ALLREDUCE, SERVERS
 
 NETWORK = Network(1e9)
 USES = [

@@ -3,8 +3,8 @@
 import pytest
 
 from keras_parallax import errors
-from keras_parallax.plan.plan import ALLREDUCE, SERVERS
 from keras_parallax.plan.routing import PARTITION_LIMIT_BYTES, Routing
+from keras_parallax.roads import ALLREDUCE, SERVERS
 
 EMBEDDING = ("lm/embedding/embeddings", True, (10, 4))
 KERNEL = ("lm/dense/kernel", False, (10, 4))

@@ -4,6 +4,8 @@ Each builder returns a compiled model and the `(x, y)` of some steps. Words and
 categories are drawn by Zipf's law, as they are in texts and logs.
 """
 
+import math
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -30,15 +32,30 @@ class SampledSoftmax(layers.Layer):
         return targets_shape
 
     def call(self, hidden, targets):
+        targets = ops.reshape(ops.cast(targets, "int64"), (-1, 1))
         losses = tf.nn.sampled_softmax_loss(
             self.kernel,
             tf.zeros([self.vocabulary]),
-            ops.reshape(targets, (-1, 1)),
+            targets,
             ops.reshape(hidden, (-1, hidden.shape[-1])),
             self.drawn,
             self.vocabulary,
+            sampled_values=self._draw(targets),
         )
-        return ops.reshape(losses, ops.shape(targets))
+        return ops.reshape(losses, (-1, hidden.shape[1]))
+
+    def _draw(self, targets):
+        """Words by Zipf's law, and how often each is expected to be drawn. The batch
+        alone decides, so that a training can be repeated."""
+        size = math.log(self.vocabulary + 1)
+        seed = tf.stack([tf.reduce_sum(targets), 0])
+        drawn = tf.exp(size * tf.random.stateless_uniform([self.drawn], seed)) - 1
+        drawn = tf.minimum(tf.cast(drawn, tf.int64), self.vocabulary - 1)
+        expected = [
+            self.drawn / size * tf.math.log1p(1 / (tf.cast(words, tf.float32) + 1))
+            for words in (targets, drawn)
+        ]
+        return drawn, *expected
 
 
 class TiedSoftmax(layers.Layer):
@@ -52,7 +69,7 @@ class TiedSoftmax(layers.Layer):
         return ops.matmul(hidden, ops.transpose(self.embedding.embeddings))
 
 
-def language_model(batch, steps, vocabulary=100_000, width=64, drawn=512):
+def language_model(batch, steps, vocabulary=40_000, width=32, drawn=256):
     """An LSTM whose softmax is sampled; two tables."""
     words = keras.Input((WORDS,), dtype="int32", name="words")
     targets = keras.Input((WORDS,), dtype="int32", name="targets")
@@ -64,9 +81,9 @@ def language_model(batch, steps, vocabulary=100_000, width=64, drawn=512):
     return model, ((text[:, :-1], text[:, 1:]), text[:, 1:])
 
 
-def tied_language_model(batch, steps, vocabulary=4_000, width=64):
+def tied_language_model(batch, steps, vocabulary=4_000, width=32):
     """Its words are looked up and multiplied whole; pairs of words are a table."""
-    pairs_kept = 200_000
+    pairs_kept = 50_000
     words = keras.Input((WORDS,), dtype="int32", name="words")
     pairs = keras.Input((WORDS,), dtype="int32", name="pairs")
     embedding = layers.Embedding(vocabulary, width, name="embedding")
@@ -79,7 +96,7 @@ def tied_language_model(batch, steps, vocabulary=4_000, width=64):
     return model, ((text[:, :-1], seen), text[:, 1:])
 
 
-def translator(batch, steps, source_words=40_000, target_words=4_000, width=64):
+def translator(batch, steps, source_words=20_000, target_words=4_000, width=32):
     """An encoder, a decoder with attention, a dense softmax; two tables."""
     source = keras.Input((WORDS,), dtype="int32", name="source")
     before = keras.Input((WORDS,), dtype="int32", name="before")
@@ -96,7 +113,7 @@ def translator(batch, steps, source_words=40_000, target_words=4_000, width=64):
     return model, ((read, written[:, :-1]), written[:, 1:])
 
 
-def recommender(batch, steps, width=8):
+def recommender(batch, steps, width=4):
     """After Naumov et al., "DLRM", 2019: numbers, and a table for each feature."""
     ids = keras.Input((len(FEATURES),), dtype="int32", name="ids")
     numbers = keras.Input((NUMBERS,), name="numbers")

@@ -16,8 +16,9 @@ from keras_parallax import errors
 from keras_parallax.adaptation import retrace
 from keras_parallax.cache import cache_dir
 from keras_parallax.plan.partition_search import PartitionSearch as Search
-from keras_parallax.plan.plan import SERVERS, Entry
+from keras_parallax.plan.plan import Entry
 from keras_parallax.plan.routing import PARTITION_LIMIT_BYTES
+from keras_parallax.roads import SERVERS
 from keras_parallax.strategy import ParallaxStrategy
 
 logger = logging.getLogger("keras_parallax")

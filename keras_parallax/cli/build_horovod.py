@@ -23,6 +23,7 @@ import sysconfig
 import tempfile
 from collections.abc import Callable
 
+from keras_parallax.cache import cache_dir
 from keras_parallax.versions import TENSORFLOW_DISTRIBUTIONS, installed_version
 
 HOROVOD_VERSION = "0.28.1"
@@ -43,15 +44,6 @@ UNBUILDABLE_SOURCE = "xla_mpi_ops.cc"
 
 class BuildError(RuntimeError):
     """Horovod could not be built; the message says why and how to mend it."""
-
-
-def cache_dir() -> pathlib.Path:
-    """Folder in which built wheels are kept (`KERAS_PARALLAX_CACHE` overrides)."""
-    root = os.environ.get("KERAS_PARALLAX_CACHE") or os.path.join(
-        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"),
-        "keras_parallax",
-    )
-    return pathlib.Path(root)
 
 
 def tensorflow_version() -> str:

@@ -14,12 +14,10 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
-from unittest import mock
 
 import keras
 import numpy as np
 
-from keras_parallax import strategy as strategy_module
 from keras_parallax.errors import ConfigError
 from keras_parallax.plan.cost import Use
 from keras_parallax.plan.plan import Entry
@@ -58,10 +56,10 @@ class DryStrategy(ParallaxStrategy):
 
     def __init__(self) -> None:
         self.dry_home = DryHome()
-        # Strategies take no home from outside: it is what they settle on.
-        dry = Settled(self.dry_home, "/CPU:0")
-        with mock.patch.object(strategy_module, "settle", lambda *_: dry):
-            super().__init__(servers="in_process")
+        super().__init__(servers="in_process")
+
+    def _settle(self, *_) -> Settled:
+        return Settled(self.dry_home, "/CPU:0")
 
 
 def load(path: str | pathlib.Path) -> tuple[Callable[[], Any], Callable[[], Any]]:

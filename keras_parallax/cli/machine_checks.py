@@ -15,7 +15,7 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import psutil
 
@@ -43,11 +43,15 @@ def check_machine(several_hosts: bool) -> list[Finding]:
     """
     name = socket.gethostname()
     cache = cache_dir()
+    with _chatter_dropped():
+        installed = [
+            _safely("python", check_python),
+            _safely("tensorflow", check_tensorflow),
+            _safely("horovod", check_horovod),
+            _safely("gpus", check_this_machines_gpus),
+        ]
     return [
-        _safely("python", check_python),
-        _safely("tensorflow", check_tensorflow),
-        _safely("horovod", check_horovod),
-        _safely("gpus", check_this_machines_gpus),
+        *installed,
         check_name(name, resolve_host(name), several_hosts),
         check_interfaces(interfaces(), os.environ, several_hosts),
         _safely("ports", check_ports),
@@ -345,6 +349,20 @@ def check_memory(free_bytes: int, total_bytes: int, processors: int) -> Finding:
             "is not needed, or use fewer processes here.",
         )
     return Finding("memory", OK, found)
+
+
+@contextlib.contextmanager
+def _chatter_dropped() -> Iterator[None]:
+    """Drops what libraries print on standard error when they are loaded."""
+    sys.stderr.flush()
+    before = os.dup(2)
+    try:
+        with open(os.devnull, "wb") as nothing:
+            os.dup2(nothing.fileno(), 2)
+        yield
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
 
 
 def _safely(about: str, check: Callable[[], Finding]) -> Finding:

@@ -184,7 +184,8 @@ def check_network(network: Mapping[str, float], several_hosts: bool) -> Finding:
     where = "hosts" if several_hosts else "workers of this machine"
     found = (
         f"{where} exchange {in_bandwidth(bandwidth)}, a message takes "
-        f"{1e3 * latency:.2g} ms, a call of all workers {1e3 * network['call_s']:.2g} ms"
+        f"{1e3 * latency:.2g} ms, a call of all workers "
+        f"{1e3 * network['call_s']:.2g} ms"
     )
     if several_hosts and (bandwidth < _LEAST_BYTES_PER_S or latency > _MOST_LATENCY_S):
         return Finding(

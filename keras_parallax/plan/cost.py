@@ -39,7 +39,7 @@ from collections.abc import Iterable, Sequence
 
 from keras_parallax import errors
 from keras_parallax.plan.network import Cluster
-from keras_parallax.plan.plan import ALLGATHER, ALLREDUCE, SERVERS
+from keras_parallax.roads import ALLGATHER, ALLREDUCE, SERVERS
 
 PEERS = "peers"
 DEDICATED = "dedicated"

@@ -10,12 +10,7 @@ from typing import Any
 import ml_dtypes  # noqa: F401 (teaches numpy the name bfloat16)
 import numpy as np
 
-from keras_parallax.servers.homes import ALLGATHER as ALLGATHER
-from keras_parallax.servers.homes import ALLREDUCE as ALLREDUCE
-from keras_parallax.servers.homes import SERVERS as SERVERS
-
-#: Roads that a variable can take.
-ROADS = (SERVERS, ALLGATHER, ALLREDUCE)
+from keras_parallax.roads import SERVERS
 
 
 @dataclasses.dataclass

@@ -22,7 +22,7 @@ from keras_parallax.plan.cost import (
     union_share,
 )
 from keras_parallax.plan.network import Cluster
-from keras_parallax.plan.plan import ALLGATHER, ALLREDUCE, ROADS, SERVERS
+from keras_parallax.roads import ALLGATHER, ALLREDUCE, ROADS, SERVERS
 
 HYBRID = "hybrid"
 PS = "ps"

@@ -4,7 +4,7 @@ import fnmatch
 from collections.abc import Mapping
 
 from keras_parallax import errors
-from keras_parallax.plan.plan import ALLREDUCE, ROADS, SERVERS
+from keras_parallax.roads import ALLREDUCE, ROADS, SERVERS
 
 ARCHITECTURES = ("hybrid", "ps", "allreduce")
 

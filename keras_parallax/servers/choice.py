@@ -17,11 +17,12 @@ from keras_parallax.collectives.dense import DenseRoad
 from keras_parallax.collectives.exchange import Group
 from keras_parallax.collectives.meter import Meter
 from keras_parallax.collectives.wire import Wire
+from keras_parallax.roads import ALLGATHER, ALLREDUCE, SERVERS
 from keras_parallax.servers.asynchronous import AsynchronousHome
 from keras_parallax.servers.copies import CopiesHome
 from keras_parallax.servers.dedicated import DedicatedHome
 from keras_parallax.servers.home import Home
-from keras_parallax.servers.homes import ALLGATHER, ALLREDUCE, SERVERS, Homes
+from keras_parallax.servers.homes import Homes
 from keras_parallax.servers.in_process import InProcessHome
 from keras_parallax.servers.local_aggregation import LocalAggregation
 from keras_parallax.servers.peers import PeersHome

@@ -15,13 +15,6 @@ from keras_parallax.servers.home import Home, Pull, Push, partitioning_of
 from keras_parallax.servers.progress_line import ProgressLine
 from keras_parallax.servers.storage import Storage, TableSpec
 
-#: Rows live on servers, wherever these are: a step pulls rows and pushes gradients.
-SERVERS = "servers"
-#: Rows are on every worker: a step gathers all workers' slices.
-ALLGATHER = "allgather"
-#: Rows are on every worker: a step all-reduces dense gradients.
-ALLREDUCE = "allreduce"
-
 
 class Homes(Home):
     """Sends each table's traffic to the home that holds it.

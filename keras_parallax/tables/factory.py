@@ -11,8 +11,9 @@ import tensorflow as tf
 
 from keras_parallax import errors
 from keras_parallax.cluster.job import Job
-from keras_parallax.plan.plan import ALLREDUCE, SERVERS, Entry, Plan
+from keras_parallax.plan.plan import Entry, Plan
 from keras_parallax.plan.routing import Routing
+from keras_parallax.roads import ALLREDUCE, SERVERS
 from keras_parallax.servers.homes import Homes
 from keras_parallax.servers.memory import MemoryGuard
 from keras_parallax.servers.progress_line import in_words

@@ -19,10 +19,11 @@ from keras_parallax.plan.calibration import network_of
 from keras_parallax.plan.choose import Choice, choose
 from keras_parallax.plan.cost import Use, step
 from keras_parallax.plan.network import Cluster, Network
-from keras_parallax.plan.plan import ALLREDUCE, SERVERS, Plan
+from keras_parallax.plan.plan import Plan
 from keras_parallax.plan.routing import Routing
 from keras_parallax.plan.sparsity import Counted, Sparsity
 from keras_parallax.plan.traffic import TableTraffic
+from keras_parallax.roads import ALLREDUCE, SERVERS
 from keras_parallax.servers.homes import Homes
 from keras_parallax.servers.progress_line import in_words
 from keras_parallax.tables.factory import TableFactory
