@@ -129,6 +129,7 @@ class Network:
     Attributes:
         address: This process's address, as the hosts reach it.
         addresses: Address of each host.
+        names: Name of the namespace of each host.
 
     Raises:
         NetworkError: The network cannot be set up; the message says why.
@@ -149,7 +150,7 @@ class Network:
         self._rate_mbit = rate_mbit
         self._latency_ms = latency_ms
         self._bridge = f"{_PREFIX}{os.getpid()}-{next(_numbers)}"
-        self._names = [f"{self._bridge}h{index}" for index in range(hosts)]
+        self.names = [f"{self._bridge}h{index}" for index in range(hosts)]
         self.address = ""
         self.addresses = []
 
@@ -160,7 +161,7 @@ class Network:
             with _locked():
                 remove_leftovers()
                 self._add_bridge(_free_subnet())
-            for name, address in zip(self._names, self.addresses, strict=True):
+            for name, address in zip(self.names, self.addresses, strict=True):
                 self._add_host(name, address)
         except BaseException:
             self.close()
@@ -172,26 +173,26 @@ class Network:
 
     def command(self, host, command):
         """The command line that runs `command` on a host, in the same process."""
-        return ["ip", "netns", "exec", self._names[host], *command]
+        return ["ip", "netns", "exec", self.names[host], *command]
 
     def traffic(self):
         """`Traffic` of each host, until now."""
-        return [_traffic_of(name) for name in self._names]
+        return [_traffic_of(name) for name in self.names]
 
     def kill(self):
         """Kills whatever runs on the hosts."""
-        for name in self._names:
+        for name in self.names:
             _kill_host(name)
 
     def close(self):
         """Kills what runs on the hosts and removes them; may be called twice."""
-        for name in self._names:
+        for name in self.names:
             _remove_host(name)
         _remove_link(self._bridge)
         atexit.unregister(self.close)
 
     def _add_bridge(self, subnet):
-        self.addresses = [str(subnet[1 + i]) for i in range(len(self._names))]
+        self.addresses = [str(subnet[1 + i]) for i in range(len(self.names))]
         self.address = str(subnet[-2])
         _ip("link", "add", self._bridge, "type", "bridge")
         _ip("addr", "add", f"{self.address}/{subnet.prefixlen}", "dev", self._bridge)

@@ -27,6 +27,8 @@ logger = logging.getLogger("keras_parallax")
 _ALIKE = 8.0
 # Tables that have less than this of the traffic make no difference.
 _LEAST_SHARE = 0.05
+# By then the plan has seen what is looked up, and given tables their roads.
+_STEPS_BEFORE = 7
 
 
 class PartitionSearch(keras.callbacks.Callback):
@@ -53,6 +55,7 @@ class PartitionSearch(keras.callbacks.Callback):
     Attributes:
         searches: What was tried, by path of the first table of each group: its
             `samples`, `fit` and `chosen`.
+        steps_taken: Steps that the search has taken.
     """
 
     def __init__(
@@ -79,9 +82,9 @@ class PartitionSearch(keras.callbacks.Callback):
         self._groups: list[list[Entry]] = []
         self._is_over = False
         self._search: Search | None = None
-        self._taken = 0
+        self.steps_taken = 0
         self._seconds: list[float] = []
-        self._begun = 0.0
+        self._ended = 0.0
 
     def on_train_begin(self, logs=None):
         """See `keras.callbacks.Callback`."""
@@ -102,39 +105,36 @@ class PartitionSearch(keras.callbacks.Callback):
             self._apply(kept)
             self._end(f"an earlier run has found {kept}")
 
-    def on_train_batch_begin(self, batch, logs=None):
-        """See `keras.callbacks.Callback`."""
-        self._begun = time.perf_counter()
-
     def on_train_batch_end(self, batch, logs=None):
         """See `keras.callbacks.Callback`."""
         if self._is_over:
             return
-        self._taken += 1
+        # From end to end: a step's last updates may go on while the next begins.
+        before, self._ended = self._ended, time.perf_counter()
+        self.steps_taken += 1
         if self._search is None:
-            # The first steps give tables their roads, and show what they exchange.
-            if self._taken >= self._warm_up_steps:
+            if self.steps_taken >= _STEPS_BEFORE:
                 self._groups = self._groups_of_tables()
                 self._next_group()
             return
-        self._seconds.append(time.perf_counter() - self._begun)
+        self._seconds.append(self._ended - before)
         if len(self._seconds) < self._warm_up_steps + self._steps:
             return
         mine = statistics.median(self._seconds[self._warm_up_steps :])
         # A step takes as long as it does for the slowest; and all decide alike.
         seconds = max(self._strategy.everyones(mine))
         self._search.add(self._count, seconds)
-        self._sample()
+        self._sample(self._search)
 
-    def _sample(self) -> None:
+    def _sample(self, search: Search) -> None:
         """Goes on to the next number of partitions, or the next group."""
-        count = self._search.next_count()
+        count = search.next_count()
         if count is not None:
             self._count = count
             self._apply({entry.variable: count for entry in self._group})
             self._seconds = []
             return
-        chosen = self._search.chosen
+        chosen = search.chosen
         self._apply({entry.variable: chosen for entry in self._group})
         if self._strategy.is_chief:
             logger.info(
@@ -142,16 +142,18 @@ class PartitionSearch(keras.callbacks.Callback):
                 ", ".join(entry.variable for entry in self._group),
                 ", ".join(
                     f"{count} ({1e3 * seconds:.1f} ms)"
-                    for count, seconds in sorted(self._search.samples.items())
+                    for count, seconds in sorted(search.samples.items())
                 ),
-                self._search.fit,
+                search.fit,
                 chosen,
             )
         self._next_group()
 
     def _next_group(self) -> None:
         self._search = None
-        room = (self._most_steps - self._taken) // (self._steps + self._warm_up_steps)
+        room = (self._most_steps - self.steps_taken) // (
+            self._steps + self._warm_up_steps
+        )
         if not self._groups or room < 2:
             self._end()
             return
@@ -167,7 +169,7 @@ class PartitionSearch(keras.callbacks.Callback):
             most_samples=room if not self._groups else max(2, room // 2),
         )
         self.searches[first.variable] = self._search
-        self._sample()
+        self._sample(self._search)
 
     def _groups_of_tables(self) -> list[list[Entry]]:
         """Tables on servers, those that exchange most first."""
@@ -191,7 +193,12 @@ class PartitionSearch(keras.callbacks.Callback):
 
     def _apply(self, counts: dict[str, int]) -> None:
         plan = self._strategy.plan
-        counts = {p: n for p, n in counts.items() if plan[p].partitions != n}
+        counts = {
+            path: count
+            for path, count in counts.items()
+            # The plan may have found another road for it meanwhile.
+            if plan[path].road == SERVERS and plan[path].partitions != count
+        }
         if counts:
             self._strategy.repartition(counts)
             retrace(self.model)
@@ -222,16 +229,16 @@ class PartitionSearch(keras.callbacks.Callback):
             except (OSError, ValueError):
                 found = {}
             shapes = {e.variable: e.shape for e in self._strategy.plan}
-            if not all(p in shapes and 1 <= n <= shapes[p][0] for p, n in found.items()):
+            if not all(
+                p in shapes and 1 <= n <= shapes[p][0] for p, n in found.items()
+            ):
                 found = {}
         return self._strategy.everyones(found)[0]
 
     def _path(self) -> pathlib.Path:
         """Where the answer for this model on this cluster is kept."""
         what = {
-            "variables": [
-                (e.variable, e.shape, e.dtype) for e in self._strategy.plan
-            ],
+            "variables": [(e.variable, e.shape, e.dtype) for e in self._strategy.plan],
             "optimizer": type(self.model.optimizer).__name__,
             "workers": self._strategy.num_workers,
             "servers": self._strategy.num_servers,

@@ -12,8 +12,12 @@ import models
 import keras_parallax as kp
 
 
+folder = sys.argv[1]
+given = {"servers": sys.argv[2]} if len(sys.argv) > 2 else {}
+
+
 def train():
-    strategy = kp.ParallaxStrategy(routes=models.ROUTES)
+    strategy = kp.ParallaxStrategy(routes=models.ROUTES, **given)
     keras.utils.set_random_seed(1)
     with strategy.scope():
         model = models.build()
@@ -27,7 +31,7 @@ def train():
 _, first = train()
 strategy, second = train()
 harness.write_result(
-    sys.argv[1],
+    folder,
     strategy.worker_index,
     {
         "losses": [first, second],

@@ -1,0 +1,163 @@
+"""What a plan that finds itself costs: at the start of a job, and in each step.
+
+On four emulated hosts of one worker each, a language model with two tables is built and
+trained. Timed are the calibration of the network, which a second start on the same
+machines reads from a file, and the probe, which traces the first step once more to see
+what gradients variables get.
+
+Then steps are traced as they are, and without what counts distinct rows, and both are
+run in turns. Looking at the plan again, which happens every hundredth step, is timed
+apart and shared among the hundred.
+"""
+
+import dataclasses
+import functools
+import json
+import statistics
+import sys
+import tempfile
+import time
+from unittest import mock
+
+from benchmarks import report
+from benchmarks.cluster import EmulatedCluster, print_result
+from benchmarks.models import kinds
+
+HOSTS = 4
+RATE_MBIT = 200
+BATCH = 128
+MOST_START_S = 5.0
+MOST_RATIO = 1.01
+_EVERY_STEPS = 100
+_BATCHES = 8
+_LOOKS = 5
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What to measure.
+
+    Attributes:
+        turns: Turns of steps with and without counting.
+        steps: Steps in a turn.
+    """
+
+    turns: int
+    steps: int
+
+
+def main():
+    args = report.arguments(__doc__).parse_args()
+    results = report.Report("start")
+    job = Job(turns=20, steps=3) if args.quick else Job(turns=100, steps=4)
+    with EmulatedCluster(HOSTS, 1, RATE_MBIT) as cluster:
+        everyone = measure(cluster, job)
+        label = cluster.label
+    calibration, probe, look = (
+        max(worker[name] for worker in everyone)
+        for name in ("calibration_s", "probe_s", "look_s")
+    )
+    turns = {name: everyone[0]["step_ms"][name] for name in ("counted", "uncounted")}
+    paired = report.Paired(turns)
+    pairs = zip(turns["counted"], turns["uncounted"], strict=True)
+    low, _, high = statistics.quantiles([a / b for a, b in pairs], n=4)
+    step_s = paired.medians["uncounted"] / 1e3
+    ratio = paired.ratio("counted", "uncounted") + look / _EVERY_STEPS / step_s
+    results.add_row(
+        cluster=label,
+        calibration_s=calibration,
+        probe_s=probe,
+        step_ms=1e3 * step_s,
+        counted_ms=paired.medians["counted"],
+        low=low,
+        high=high,
+        look_ms=1e3 * look,
+    )
+    results.add_check(
+        "calibration and probe, s", calibration + probe, "<", MOST_START_S
+    )
+    results.add_check(
+        "step that measures alpha / one that does not", ratio, "<", MOST_RATIO
+    )
+    results.finish(args.json)
+
+
+def measure(cluster, job):
+    """Runs a job; returns what each worker says of it."""
+    command = [sys.executable, "-m", "benchmarks.start", "--worker"]
+    command.append(json.dumps(dataclasses.asdict(job)))
+    with tempfile.TemporaryDirectory() as cache:
+        environ = {"KERAS_PARALLAX_NETWORK": "measure", "KERAS_PARALLAX_CACHE": cache}
+        done = cluster.run(command, environ, timeout_seconds=600)
+    return [worker.result for worker in done.workers]
+
+
+def work(job):
+    """What a worker does."""
+    import keras
+    import tensorflow as tf
+
+    import keras_parallax as kp
+    from keras_parallax import extended
+    from keras_parallax.servers.storage import Partition
+    from keras_parallax.tables.table import Table
+
+    strategy = kp.ParallaxStrategy()
+    seconds = {}
+    start = time.perf_counter()
+    strategy.everyones(strategy.network)
+    seconds["calibration_s"] = time.perf_counter() - start
+    keras.utils.set_random_seed(1)
+    with strategy.scope():
+        model, data = kinds.language_model(BATCH, _BATCHES)
+    dataset = tf.data.Dataset.from_tensor_slices(data)
+    dataset = dataset.batch(BATCH, drop_remainder=True).cache().repeat()
+    probe = extended.probe
+
+    def timed_probe(*args):
+        start = time.perf_counter()
+        found = probe(*args)
+        seconds["probe_s"] = time.perf_counter() - start
+        return found
+
+    with mock.patch.object(extended, "probe", timed_probe):
+        model.fit(dataset, steps_per_epoch=30, verbose=0)
+    looks = []
+    for _ in range(_LOOKS):
+        start = time.perf_counter()
+        # As `fit` has it done, between two steps.
+        strategy._router.reconsider()
+        looks.append(time.perf_counter() - start)
+    seconds["look_s"] = statistics.median(looks)
+    batches = iter(strategy.experimental_distribute_dataset(dataset))
+
+    def traced():
+        model.make_train_function(force=True)
+        function = model.train_function
+        function(batches)
+        return function
+
+    steps = {"counted": traced()}
+    with (
+        mock.patch.object(Table, "count_pulled", lambda *_: None),
+        mock.patch.object(Table, "count_push", lambda *_: None),
+        mock.patch.object(Partition, "note_touched", lambda *_: tf.no_op()),
+    ):
+        steps["uncounted"] = traced()
+
+    def step_ms(name):
+        start = time.perf_counter()
+        for _ in range(job.steps):
+            float(steps[name](batches)["loss"])
+        return 1e3 * (time.perf_counter() - start) / job.steps
+
+    alternatives = {name: functools.partial(step_ms, name) for name in steps}
+    paired = report.compare(alternatives, job.turns)
+    print_result({**seconds, "step_ms": paired.samples})
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--worker"]:
+        work(Job(**json.loads(sys.argv[2])))
+    else:
+        main()
