@@ -1,6 +1,7 @@
 # make demo    train the language model on 2 workers and 1 parameter server
 # make test    lint, build the documentation, run every test
-# make bench   run the benchmarks, each in minutes; BENCH_FLAGS= runs them in full
+# make bench   run a short version of the evaluation, under 20 minutes in all
+# make bench-full    run all of it, in hours, and keep it in docs/results and docs/img
 # make setup   what all need: .venv, the package, Horovod (each done once)
 # make lint, make docs, make format, make clean
 #
@@ -19,7 +20,7 @@ PYTHON ?=
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo bench test lint format docs clean
+.PHONY: help setup demo bench bench-full test lint format docs clean
 
 help:
 	@sed -n 's/^# \{0,1\}//; /^$$/q; p' Makefile
@@ -30,13 +31,22 @@ demo: setup
 	PATH="$(CURDIR)/$(BIN):$$PATH" \
 	  keras-parallax run -np 2 --servers 1 -- python examples/language_model.py
 
-BENCHMARKS := overhead
-BENCH_FLAGS ?= --quick
+# The tables of the evaluation, which are drawn, too.
+EVALUATION := language_model translation image_classification ablation sparsity
+BENCHMARKS := overhead $(EVALUATION)
 
 bench: setup
 	@set -e; for name in $(BENCHMARKS); do \
-	  $(BIN)/python -m benchmarks.$$name $(BENCH_FLAGS) \
-	    --json build/benchmarks/$$name.json; \
+	  $(BIN)/python -m benchmarks.$$name --quick --json build/benchmarks/$$name.json; \
+	done
+
+bench-full: setup
+	@set -e; for name in $(EVALUATION) roads; do \
+	  $(BIN)/python -m benchmarks.$$name --json docs/results/$$name.json \
+	    --plot docs/img/$$name.png; \
+	done
+	@set -e; for name in overhead local_aggregation many_tables large_tables; do \
+	  $(BIN)/python -m benchmarks.$$name --json docs/results/$$name.json; \
 	done
 
 test: lint docs

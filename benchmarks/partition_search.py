@@ -31,7 +31,7 @@ def main():
     parser.add_argument("--rates", nargs="*", type=int, default=RATES_MBIT)
     args = parser.parse_args()
     results = report.Report("partition_search")
-    rounds, turns, steps = (1, 3, 4) if args.quick else (3, 7, 8)
+    rounds, turns, steps = (1, 3, 4) if args.quick else (2, 5, 8)
     job = searched_steps.Job(ROWS, BATCH, MOST_STEPS, COUNTS, rounds, turns, steps)
     for rate in args.rates[:1] if args.quick else args.rates:
         with EmulatedCluster(HOSTS, 1, rate) as cluster:

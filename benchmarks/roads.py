@@ -113,8 +113,7 @@ def run(cluster, plan):
     """Runs a plan; returns what the workers say of each measurement, by rank."""
     text = json.dumps(dataclasses.asdict(plan))
     command = [sys.executable, "-m", "benchmarks.sparse_steps", text]
-    # Dedicated servers are measured with the relay, which is off by default.
-    done = cluster.run(command, {"KERAS_PARALLAX_RELAY": "1"}, timeout_seconds=900)
+    done = cluster.run(command, timeout_seconds=900)
     return list(zip(*(worker.result for worker in done.workers), strict=True))
 
 

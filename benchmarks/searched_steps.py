@@ -62,9 +62,9 @@ def main(text):
     keras.utils.set_random_seed(1)
     with strategy.scope():
         model, data = kinds.language_model(job.batch, _BATCHES, job.rows)
+        model.optimizer.build(model.trainable_variables)
     dataset = tf.data.Dataset.from_tensor_slices(data)
     dataset = dataset.batch(job.batch, drop_remainder=True).cache().repeat()
-    model.optimizer.build(model.trainable_variables)
     states = [*model.variables, *model.optimizer.variables]
     begin = [np.asarray(state) for state in states]
 

@@ -14,9 +14,9 @@ and the same global batches, of which each worker takes its share.
 * `optimised ps`: `architecture="ps"`: all variables on servers, tables in partitions,
   one a server. Each worker speaks with the server beside it, and the workers of a
   machine send and receive as one. Parallax's authors call it OptPS.
-* `naive ps`: all variables on servers, each whole on one of them, and each worker speaks
-  with each server for itself (NaivePS). It still looks up a row once, however often it
-  is in a batch, where TensorFlow's own servers send it as often.
+* `naive ps`: all variables on servers, each whole on one of them, and each worker
+  speaks with each server for itself (NaivePS). It still looks up a row once, however
+  often it is in a batch, where TensorFlow's own servers send it as often.
 """
 
 import dataclasses

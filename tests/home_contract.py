@@ -214,6 +214,36 @@ def check_several_tables_are_pushed_at_once(seat):
         np.testing.assert_allclose(seat.read(table), expected, rtol=1e-6)
 
 
+def check_tables_alike_of_which_a_worker_may_hold_nothing(seat):
+    """Rows and sums are right although some are asked of whoever has none."""
+    tables = [seat.table((3,), count) for count in (1, 1, 2)]
+    ids, gradients = seat.contribution(seat.job.rank, (3,))
+
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec((None,), tf.int32)])
+    def step(wanted):
+        mine = [tf.unique(wanted + shift)[0] for shift in range(len(tables))]
+        pushes = []
+        with seat.step():
+            rows = seat.home.pull([Pull(*pair) for pair in zip(tables, mine, strict=True)])
+            for table in tables:
+                given = tf.constant(ids, table.spec.id_dtype), tf.constant(gradients)
+                with tf.control_dependencies(rows):
+                    given = [tf.identity(tensor) for tensor in given]
+                pushes.append(Push(table, *given, doubling(table)))
+            pushed = seat.home.push(pushes)
+        with tf.control_dependencies([pushed]):
+            return [tf.identity(found) for found in rows]
+
+    wanted = np.array([5, 2, 5, 11 + seat.job.rank, 2])
+    found = step(tf.constant(wanted, tf.int32))
+    distinct = wanted[[0, 1, 3]]
+    total = seat.summed((3,))
+    expected = np.where(total != 0, 2 * numbered((3,)) + total, numbered((3,)))
+    for shift, (table, rows) in enumerate(zip(tables, found, strict=True)):
+        np.testing.assert_array_equal(rows, numbered((3,))[distinct + shift])
+        np.testing.assert_allclose(seat.read(table), expected, rtol=1e-6)
+
+
 def check_a_pull_after_a_push_gets_the_new_rows(seat):
     """No worker's next step overtakes another's: all see the same rows each step."""
     table = seat.table((3,), 7, 1.0)

@@ -188,7 +188,7 @@ def test_findings_are_data_and_text():
     ]
     lines = in_lines(findings)
     assert lines[0] == "ok       disk        fine"
-    assert all(len(line) <= 88 for line in lines)
+    assert all(len(line) < 80 for line in lines)
     assert lines.index("b:") < len(lines) - 1
     assert in_one_line(findings) == "1 ok, 1 warning, 1 error"
     assert in_one_line(findings[:1]) == "1 ok, 0 warnings, 0 errors"

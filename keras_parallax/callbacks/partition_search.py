@@ -100,6 +100,8 @@ class PartitionSearch(keras.callbacks.Callback):
         if strategy.num_servers == 0:
             self._end("tables live in the workers, each of which serves its share")
             return
+        # Asked by all workers: it may have to be measured.
+        self._network = strategy.network.to_dict()
         kept = self._kept()
         if kept:
             self._apply(kept)
@@ -242,7 +244,7 @@ class PartitionSearch(keras.callbacks.Callback):
             "optimizer": type(self.model.optimizer).__name__,
             "workers": self._strategy.num_workers,
             "servers": self._strategy.num_servers,
-            "network": self._strategy.network.to_dict(),
+            "network": self._network,
         }
         digest = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
         return cache_dir() / "partitions" / f"{digest[:32]}.json"

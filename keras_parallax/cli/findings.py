@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 OK, WARNING, ERROR = "ok", "warning", "error"
 
 _LEVELS = (OK, WARNING, ERROR)
-_WIDTH = 88
+_WIDTH = 79
 
 
 @dataclasses.dataclass(frozen=True)

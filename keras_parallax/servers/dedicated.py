@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import cast
 
@@ -25,6 +24,7 @@ from keras_parallax.servers.home import (
     Pull,
     Push,
     fill_partitions,
+    no_rows,
     partitioning_of,
 )
 from keras_parallax.servers.meeting import Meeting
@@ -37,10 +37,6 @@ from keras_parallax.servers.parcels import (
 from keras_parallax.servers.relay import Relay
 from keras_parallax.servers.remote import call, placed
 from keras_parallax.servers.storage import Partition, Storage, TableSpec
-
-# An experiment: it fails where a server holds several partitions (`_look_up` gets
-# sizes that do not fit its places), and is for measuring one table alone.
-RELAY_VARIABLE = "KERAS_PARALLAX_RELAY"
 
 
 class DedicatedHome(Home):
@@ -72,7 +68,7 @@ class DedicatedHome(Home):
         self._meetings: dict[str, Meeting] = {}
         self._asked: list[tf.Tensor] = []
         self._relay: Relay | None = None
-        if self.is_synchronous and os.environ.get(RELAY_VARIABLE) == "1":
+        if self.is_synchronous:
             self._relay = Relay.between(job, on_machine, wire, meter)
         # The graph of the training step that is being traced.
         self._step: tf.Graph | None = None
@@ -126,8 +122,8 @@ class DedicatedHome(Home):
         run = call if calls else placed
         splits = [partitioning_of(r.storage.spec).split(r.ids) for r in requests]
         parts = [
-            [tf.zeros((0, *spec.row_shape), spec.dtype)] * spec.num_partitions
-            for spec in (request.storage.spec for request in requests)
+            [no_rows(place, request.storage.spec) for place in places]
+            for request, (places, _) in zip(requests, splits, strict=True)
         ]
         for server in servers:
             here = self._here(server, [r.storage for r in requests])

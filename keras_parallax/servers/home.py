@@ -226,3 +226,14 @@ def sum_by_row(places: tf.Tensor, gradients: tf.Tensor) -> tuple[tf.Tensor, tf.T
     unique, slots = tf.unique(places)
     summed = tf.math.unsorted_segment_sum(gradients, slots, tf.size(unique))
     return unique, summed
+
+
+def no_rows(ids: tf.Tensor, spec: TableSpec) -> tf.Tensor:
+    """Rows for ids of which there are none, `(0, *row_shape)`.
+
+    Their number has to be taken from the ids. `dynamic_stitch` says that rows and
+    positions agree in number, and to TensorFlow's optimizer the outputs of
+    `dynamic_partition` are all of one size, whatever it is: where one is visibly 0,
+    it takes the sizes of all the others for 0, too.
+    """
+    return tf.zeros((tf.size(ids), *spec.row_shape), spec.dtype)

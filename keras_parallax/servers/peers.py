@@ -21,6 +21,7 @@ from keras_parallax.servers.home import (
     Pull,
     Push,
     fill_partitions,
+    no_rows,
     sum_by_row,
 )
 from keras_parallax.servers.storage import Partition, Storage, TableSpec
@@ -112,7 +113,7 @@ class PeersHome(Home):
         """Rows of this worker's share of a table."""
         owned = self._owned(storage.spec)
         if not owned:
-            return tf.zeros((0, *storage.spec.row_shape), storage.spec.dtype)
+            return no_rows(ids, storage.spec)
         places, positions = self._split_owned(storage.spec, ids)
         parts = [
             storage.partitions[p].gather(place)

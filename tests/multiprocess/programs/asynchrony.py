@@ -64,7 +64,7 @@ harness.write_result(
     folder,
     strategy.worker_index,
     {
-        "home": type(strategy._home).__name__,
+        "home": type(strategy._home.first).__name__,
         "max_lead_steps": strategy.max_lead_steps,
         "table_error": float(np.abs(table[:, 0] + occurrences / BATCH).max()),
         "scale_error": float(np.abs(scale + STEPS).max()),

@@ -36,7 +36,7 @@ for aggregates in (True, False):
         np.savez(f"{folder}/{aggregates}.npz", *states)
     outcome[str(aggregates)] = {
         "home": strategy.plan["bias_of_word/table"].home,
-        "aggregates": isinstance(strategy._home, LocalAggregation),
+        "aggregates": isinstance(strategy._home.first, LocalAggregation),
         "sent": after.sent_off_machine_bytes - before.sent_off_machine_bytes,
         "received": after.received_off_machine_bytes
         - before.received_off_machine_bytes,

@@ -21,7 +21,7 @@ with strategy.scope():
     optimizer = keras.optimizers.Adagrad(0.1)
     model.compile(optimizer, "mse", jit_compile=False)
     model.set_weights(models.start_weights(model))
-optimizer.build(model.trainable_variables)
+    optimizer.build(model.trainable_variables)
 states = [*model.variables, *optimizer.variables]
 begin = [np.asarray(state) for state in states]
 x, y = models.data()
