@@ -46,7 +46,7 @@ def main():
     for servers, rate in [clusters[i] for i in args.clusters or range(len(clusters))]:
         with EmulatedCluster(HOSTS, 1, rate) as cluster:
             for model in args.models or kinds.KINDS:
-                rounds, turns, steps = (1, 3, 4) if args.quick else (3, 7, 8)
+                rounds, turns, steps = (1, 3, 4) if args.quick else (2, 5, 8)
                 if model == "recommender":
                     # Ten tables take seconds to move and to trace.
                     rounds, turns = 1, 3
@@ -130,6 +130,7 @@ def plot(rows, path):
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
+    from matplotlib import ticker
 
     rows = [row for row in rows if row["plan"] != "no table"]
     models = list(dict.fromkeys(row["model"] for row in rows))
@@ -149,10 +150,15 @@ def plot(rows, path):
                 color = "tab:green" if row["is_chosen"] else "tab:gray"
                 marker = "*" if row["is_fastest"] else "o"
                 size = 130 if row["is_fastest"] else 30
+                measured = row["final_ms"] or row["step_ms"]
                 axis.scatter(
-                    row["predicted_ms"], row["step_ms"], size, color, marker, zorder=3
+                    row["predicted_ms"], measured, size, color, marker, zorder=3
                 )
             axis.set(xscale="log", yscale="log")
+            for scale in (axis.xaxis, axis.yaxis):
+                scale.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+                scale.set_major_formatter(ticker.ScalarFormatter())
+                scale.set_minor_formatter(ticker.NullFormatter())
             axis.set_title(f"{model}\n{home}, {rate} Mbit/s", fontsize=9)
             axis.grid(alpha=0.3)
         line[0].set_ylabel("measured step (ms)")

@@ -86,6 +86,8 @@ class Worker:
         self._systems, self._counts = {}, {}
         self._turns = {name: [] for name in job.systems}
         for name in job.systems:
+            # What is printed last says where a run hangs that was not over in time.
+            print(f"Making {name}.", flush=True)
             system = systems.make(name, model, session.job)
             for _ in range(_WARM_UP_STEPS):
                 last = self._timed(system, 1)
@@ -98,6 +100,7 @@ class Worker:
     def take_turns(self, names):
         """Takes the steps of one turn with each system."""
         for name in names:
+            print(f"Taking steps with {name}.", flush=True)
             system, count = self._systems[name], self._counts[name]
             self._timed(system, 1)
             before = host_traffic()

@@ -97,8 +97,8 @@ def main():
     args = parser.parse_args()
 
     # 3. The strategy, before all else of TensorFlow, which joining servers resets.
-    # Embeddings become tables by themselves; our own layer's weights are named.
-    strategy = kp.ParallaxStrategy(routes={"*softmax/*": "servers"})
+    # Which weights are looked up by row the strategy finds out by itself.
+    strategy = kp.ParallaxStrategy()
     keras.utils.set_random_seed(1)
     # 4. The data. A batch is that of all workers together; each gets its share.
     corpus = data.load_corpus(WINDOW, args.batch_size, args.steps)
@@ -127,6 +127,7 @@ def main():
             "test_perplexity": math.exp(test_loss),
             "unigram_perplexity": data.unigram_perplexity(corpus),
             "plan": json.loads(strategy.plan.to_json()),
+            "changes": strategy.plan.changes,
         }
         print("result:", json.dumps(result), flush=True)
 

@@ -19,6 +19,7 @@ from keras_parallax.data import share_of
 from keras_parallax.keras_steps import Step, step_of
 from keras_parallax.plan.plan import Plan
 from keras_parallax.plan.probe import probe
+from keras_parallax.plan.routing import NOT_LOOKED_UP
 from keras_parallax.shares import MeanVariable, MetricVariable, ShareWeights
 from keras_parallax.tables.factory import TableFactory
 from keras_parallax.tables.optimizer import TableOptimizer
@@ -263,6 +264,8 @@ class ParallaxExtended(tf.compat.v1.distribute.StrategyExtended):
         if args:
             kind = "sparse" if slices else "dense"
             self._plan.change(var._unique_id, gradient=kind)
+            if not slices and self._plan.reason(var._unique_id) == NOT_LOOKED_UP:
+                self._plan.change(var._unique_id, reason="its gradient is dense")
             if self._probing:
                 seen = self._plain_seen.setdefault(var._unique_id, (var, set()))
                 seen[1].add(kind)

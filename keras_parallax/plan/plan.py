@@ -101,6 +101,10 @@ class Plan:
         entry = self._entries.pop(key)
         self._entries[old] = entry
 
+    def reason(self, key: str) -> str:
+        """Why the variable known as `key` goes its way; empty if it is unknown."""
+        return self._entries[key].reason if key in self._entries else ""
+
     def get(self, key: str) -> Entry:
         """The entry of the variable known as `key`."""
         return self._entries[key]

@@ -8,6 +8,9 @@ from keras_parallax.roads import ALLREDUCE, ROADS, SERVERS
 
 ARCHITECTURES = ("hybrid", "ps", "allreduce")
 
+#: Why a variable is dense before its gradient is known.
+NOT_LOOKED_UP = "not looked up by row, as far as is known"
+
 # Rows move between memories in one piece each, so a partition stays far below
 # the 2 GiB at which TensorFlow refuses a transfer.
 PARTITION_LIMIT_BYTES = 1 << 30
@@ -75,7 +78,7 @@ class Routing:
             return ALLREDUCE, "architecture='allreduce'"
         if is_embedding:
             return SERVERS, "weights of an Embedding are looked up by row"
-        return ALLREDUCE, "not looked up by row, as far as is known"
+        return ALLREDUCE, NOT_LOOKED_UP
 
     def adapts(self, path: str) -> bool:
         """Whether the variable may change its road when more is known of it."""

@@ -30,8 +30,11 @@ def test_the_language_model_ends_with_its_result(workers, servers, home):
     assert result["words_per_second"] > 0
     assert 1 < result["test_perplexity"] < result["unigram_perplexity"]
     plan = {entry["variable"]: entry for entry in result["plan"]}
-    for table in ("embedding/embeddings", "softmax/kernel", "softmax/bias"):
-        assert (plan[table]["gradient"], plan[table]["home"]) == ("sparse", home)
+    for table in ("embedding/embeddings", "softmax/kernel"):
+        assert plan[table]["gradient"] == "sparse"
+        # Where tables live, or what the plan has found to be better for them.
+        assert plan[table]["home"] in (home, "workers")
+    assert "softmax/kernel: allreduce -> servers" in result["changes"][0]
     assert {plan[v]["road"] for v in plan if v.startswith("lstm/")} == {"allreduce"}
     assert not left_running(str(EXAMPLES / "language_model.py"))
 
