@@ -45,6 +45,7 @@ setup(
         f"tensorboard=={versions['TENSORFLOW_SERIES']}.*",
         "numpy>=1.26,<3",
         "psutil>=5.9",
+        "pillow>=10",
     ],
     extras_require={
         "tests": [

@@ -42,8 +42,8 @@ def main():
     parser.add_argument("--clusters", nargs="*", type=int, metavar="INDEX")
     args = parser.parse_args()
     results = report.Report("plan_quality")
-    clusters = CLUSTERS[:1] if args.quick else CLUSTERS
-    for servers, rate in [clusters[i] for i in args.clusters or range(len(clusters))]:
+    chosen = args.clusters or range(1 if args.quick else len(CLUSTERS))
+    for servers, rate in [CLUSTERS[index] for index in chosen]:
         with EmulatedCluster(HOSTS, 1, rate) as cluster:
             for model in args.models or kinds.KINDS:
                 rounds, turns, steps = (1, 3, 4) if args.quick else (2, 5, 8)

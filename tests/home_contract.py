@@ -224,7 +224,9 @@ def check_tables_alike_of_which_a_worker_may_hold_nothing(seat):
         mine = [tf.unique(wanted + shift)[0] for shift in range(len(tables))]
         pushes = []
         with seat.step():
-            rows = seat.home.pull([Pull(*pair) for pair in zip(tables, mine, strict=True)])
+            rows = seat.home.pull(
+                [Pull(*pair) for pair in zip(tables, mine, strict=True)]
+            )
             for table in tables:
                 given = tf.constant(ids, table.spec.id_dtype), tf.constant(gradients)
                 with tf.control_dependencies(rows):

@@ -1,6 +1,7 @@
 """`keras-parallax doctor`: each check with other machines' figures, and the command."""
 
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -279,28 +280,39 @@ def test_every_command_has_help_in_whole_sentences(command, capsys):
     assert description.strip().endswith((".", ":"))
 
 
-@pytest.mark.multiprocess
-def test_the_self_test(tmp_path, monkeypatch):
-    mark = str(tmp_path)
-    monkeypatch.setenv(MARK, mark)
-    monkeypatch.setenv("PYTHONWARNINGS", "ignore")
-    monkeypatch.setenv("KERAS_PARALLAX_CACHE", str(tmp_path / "cache"))
-    waited = []
-    outcome = self_test.run_job(2, 1, timeout_seconds=200, on_wait=waited.append)
-    assert outcome.report is not None, outcome.output
-    assert waited
-    found = {f.about: f for f in self_test.check_outcome(outcome)}
-    assert found["self-test"].level == OK, found
-    assert "2 workers and 1 server" in found["self-test"].found
-    assert found["network"].level == OK
+def findings_of(mark, *arguments):
+    """What `doctor --json` finds, by what it is about, and its exit status."""
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "keras_parallax.cli.main",
+            "doctor",
+            "--json",
+            *arguments,
+        ],
+        env={**os.environ, MARK: mark, "KERAS_PARALLAX_CACHE": f"{mark}/cache"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        stdin=subprocess.DEVNULL,
+    )
     assert_none_left(mark)
+    found = json.loads(done.stdout)["findings"]
+    return {finding["about"]: finding for finding in found}, done.returncode
 
 
 @pytest.mark.multiprocess
-def test_a_self_test_that_takes_too_long_is_ended(tmp_path, monkeypatch):
-    mark = str(tmp_path)
-    monkeypatch.setenv(MARK, mark)
-    outcome = self_test.run_job(2, 1, timeout_seconds=2)
-    assert outcome.report is None
-    assert "not ended after 2 s" in outcome.problem
-    assert_none_left(mark)
+def test_the_self_test(tmp_path):
+    found, _ = findings_of(str(tmp_path))
+    assert found["self-test"]["level"] == OK, found
+    assert "2 workers and 1 server" in found["self-test"]["found"]
+    assert found["network"]["level"] == OK
+
+
+@pytest.mark.multiprocess
+def test_a_self_test_that_takes_too_long_is_ended(tmp_path):
+    found, status = findings_of(str(tmp_path), "--timeout", "2")
+    assert found["self-test"]["level"] == ERROR
+    assert "not ended after 2 s" in found["self-test"]["found"]
+    assert status == 1

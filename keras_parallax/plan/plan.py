@@ -23,9 +23,9 @@ class Entry:
         dtype: Its type.
         gradient: "sparse", "dense", "both", "none", or "unknown" until the first
             step has been traced.
-        road: "servers" or "allreduce".
+        road: "servers", "allgather" or "allreduce".
         partitions: Number of partitions; 1 on the dense road.
-        home: "in_process" or "dedicated"; "workers" on the dense road.
+        home: "in_process", "peers" or "dedicated" on servers; "workers" elsewhere.
         update: "lazy" or "exact" for tables once it is known, else "".
         reason: Why, in one sentence.
         alpha: Share of its rows that one worker touches in a step, as last

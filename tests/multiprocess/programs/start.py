@@ -11,7 +11,6 @@ import models
 
 import keras_parallax as kp
 
-
 folder = sys.argv[1]
 given = {"servers": sys.argv[2]} if len(sys.argv) > 2 else {}
 
