@@ -18,7 +18,7 @@ def cases(quick):
     turns, steps = (3, 3) if quick else (5, 6)
     return [
         comparison.Case(
-            "lookups", 8, RATE, SYSTEMS, round(alpha * ROWS / WORDS),
+            "lookups", 4 if quick else 8, RATE, SYSTEMS, round(alpha * ROWS / WORDS),
             {"rows": ROWS, "words": WORDS}, turns=turns, steps=steps,
         )
         for alpha in alphas

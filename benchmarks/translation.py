@@ -24,7 +24,7 @@ def cases(quick):
         )
 
     if quick:
-        return [case(8, systems=FEW)]
+        return [case(4, systems=FEW)]
     found = [case(hosts) for hosts in (8, 4, 2)]
     return [*found, case(1, None, ("one process", "ours"))]
 
