@@ -188,14 +188,15 @@ class DedicatedHome(Home):
             done.append(meeting.attend(parcel.places, parcel.gradients, updates))
         return tf.group(*done)
 
-    def _give_beside(self, contributions: Sequence[Push]) -> tf.Operation:
+    def _give_beside(self, contributions: Sequence[Push]) -> list[tf.Tensor]:
         relay = cast(Relay, self._relay)
         done = []
         for server, parcel in self._parcels(contributions):
             if server in relay.servers:
                 self._count(server, sent=[*parcel.places, *parcel.gradients])
-                done.append(self._give(server, parcel))
-        return tf.group(*done)
+                with tf.control_dependencies([self._give(server, parcel)]):
+                    done.append(parcel.partitions[0].read_touched())
+        return done
 
     def _give(self, server: int, parcel: _Parcel) -> tf.Operation:
         """Updates rows of one server with what this worker alone gives it."""
@@ -236,6 +237,9 @@ class DedicatedHome(Home):
                             for c, p in here
                         ],
                         updates=[(contributions[c].update, p) for c, p in here],
+                        partitions=[
+                            contributions[c].storage.partitions[p] for c, p in here
+                        ],
                     ),
                 )
 
@@ -286,6 +290,7 @@ class _Parcel:
     news: list[tf.Tensor]
     gradients: list[tf.Tensor]
     updates: list[tuple]
+    partitions: list[Partition]
 
 
 def run_updates(updates: Sequence[tuple], given: Iterable[tuple]) -> tf.Operation:

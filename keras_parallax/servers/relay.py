@@ -24,7 +24,7 @@ from keras_parallax.servers.storage import Storage, TableSpec
 from keras_parallax.servers.waves import Wave, wave_for
 
 Ask = Callable[[Sequence[Pull]], list[tf.Tensor]]
-Give = Callable[[Sequence[Push]], tf.Operation]
+Give = Callable[[Sequence[Push]], list[tf.Tensor]]
 
 
 class Relay:
@@ -42,7 +42,7 @@ class Relay:
         self._beside = list(beside)
         self._wire = wire
         self._last: tuple[Wave, list[tuple]] | None = None
-        self._ends = tf.Variable(0, dtype=tf.int32, trainable=False)
+        self._last_told = tf.Variable(0, dtype=tf.int64, trainable=False)
 
     @classmethod
     def between(
@@ -101,7 +101,8 @@ class Relay:
 
         Args:
             contributions: This worker's.
-            give: Hands the sums to the servers beside it.
+            give: Hands the sums to the servers beside it; returns a number that each
+                tells when its rows are updated.
 
         Returns:
             What is there when the rows on all servers are updated.
@@ -120,15 +121,20 @@ class Relay:
                 summed.append(Push(storage, ids, total, push.update))
         return self._when_everyone_is_done(give(summed))
 
-    def _when_everyone_is_done(self, updated: tf.Operation) -> tf.Tensor:
+    def _when_everyone_is_done(self, told: Sequence[tf.Tensor]) -> tf.Tensor:
         import horovod.tensorflow as hvd
 
-        with tf.control_dependencies([updated]):
-            done = unfolded(tf.ones([1], tf.int32))
-        name = operation_name("relay_end")
-        everyone = hvd.allreduce(done, op=hvd.Max, name=name)
-        # Counted, so that TensorFlow does not drop it where nothing comes after.
-        return self._ends.assign_add(everyone[0])
+        # What is reduced has to come from the servers: TensorFlow's optimizer takes a
+        # constant that only waits for something, and no longer waits.
+        done = tf.add_n([tf.constant(0, tf.int64), *told])
+        everyone = hvd.allreduce(
+            unfolded(done[None]),
+            op=hvd.Max,
+            name=operation_name("relay_end"),
+            ignore_name_scope=True,
+        )
+        # Kept, so that TensorFlow does not drop it where nothing comes after.
+        return self._last_told.assign(everyone[0])
 
     def _owners(self, ids: tf.Tensor, spec: TableSpec) -> tf.Tensor:
         partition = tf.cast(tf.math.floormod(ids, spec.num_partitions), tf.int32)

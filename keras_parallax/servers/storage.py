@@ -176,10 +176,13 @@ class Partition:
 
     def touched(self) -> int:
         """How many rows updates have touched since the rows were allocated."""
-        with tf.init_scope(), tf.device(self.device):
-            return int(
-                tf.raw_ops.ReadVariableOp(resource=self._touched, dtype=tf.int64)
-            )
+        with tf.init_scope():
+            return int(self.read_touched())
+
+    def read_touched(self) -> tf.Tensor:
+        """The same in the graph, read where the rows live."""
+        with tf.device(self.device):
+            return tf.raw_ops.ReadVariableOp(resource=self._touched, dtype=tf.int64)
 
     def destroy(self) -> None:
         """Frees the rows."""

@@ -7,7 +7,10 @@ gathered from all of them, and decided by one.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
+import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 
 import psutil
@@ -15,10 +18,10 @@ import tensorflow as tf
 
 from keras_parallax import errors
 from keras_parallax.cluster.session import Session
-from keras_parallax.plan.calibration import network_of
+from keras_parallax.plan.calibration import MEASURE, network_of
 from keras_parallax.plan.choose import Choice, choose
 from keras_parallax.plan.cost import Use, step
-from keras_parallax.plan.network import Cluster, Network
+from keras_parallax.plan.network import NETWORK_VARIABLE, Cluster, Network
 from keras_parallax.plan.plan import Plan
 from keras_parallax.plan.routing import Routing
 from keras_parallax.plan.sparsity import Counted, Sparsity
@@ -33,6 +36,9 @@ logger = logging.getLogger("keras_parallax")
 
 # Copies of tables take no more than this share of what a worker has free.
 _MEMORY_SHARE = 0.1
+# The network is measured again when what is known of it is older than this; that
+# takes a second or two.
+NETWORK_HOLDS_SECONDS = 600.0
 # A step traced anew takes seconds: less than this a step does not pay for it.
 _LEAST_SAVING_S = 2e-4
 _DENSE = "all dense variables"
@@ -70,6 +76,7 @@ class Router:
         self._travel_bytes = travel_bytes
         self._local_aggregation = local_aggregation
         self._cluster_: Cluster | None = None
+        self._network_since = 0.0
         self._read: dict[Table, Counted] = {}
         self._read_exactly: dict[Table, Counted] = {}
         self._known: dict[str, Sparsity] = {}
@@ -97,12 +104,26 @@ class Router:
             self._cluster_ = Cluster(
                 workers=self._job.size,
                 machines=count,
-                network=network_of(self._session),
+                network=self._measured_network(),
                 servers=len(home.devices) if home.name == "dedicated" else 0,
                 local_aggregation=self._local_aggregation,
                 memory_limit_bytes=min(self._job.gather(free)),
             )
         return self._cluster_
+
+    def _measured_network(self, anew: bool = False) -> Network:
+        self._network_since = time.monotonic()
+        # What the user has said of the network is not measured.
+        given = MEASURE if anew and not os.environ.get(NETWORK_VARIABLE) else None
+        return network_of(self._session, given)
+
+    def _look_at_network(self) -> None:
+        """Measures the network again if it may have changed; one worker's clock
+        decides."""
+        age = time.monotonic() - self._network_since
+        if self._cluster_ and self._job.share(age > NETWORK_HOLDS_SECONDS):
+            network = self._measured_network(anew=True)
+            self._cluster_ = dataclasses.replace(self._cluster_, network=network)
 
     def settle(
         self,
@@ -188,6 +209,7 @@ class Router:
         self.measured()
         if not self.adapts or not self._free(self._present()):
             return []
+        self._look_at_network()
         choices = self._choices()
         wanted = {path: choice.road for path, choice in choices.items()}
         confirmed, self._wanted = is_first or wanted == self._wanted, None

@@ -76,3 +76,20 @@ def test_plan_has_what_every_road_would_cost(runs):
     assert set(roads) == {"servers", "allgather", "allreduce"}
     assert min(roads, key=roads.get) == line["road"] == "allreduce"
     assert line["predicted_bytes"] > 0
+
+
+def test_the_road_follows_the_network(tmp_path):
+    found = {}
+    for when in ("at-once", "later"):
+        (folder := tmp_path / when).mkdir()
+        job = run_job("network_changes", folder, when, workers=2).check()
+        assert job.results[0] == job.results[1]
+        found[when] = job.results[0]
+    # Fast as it is at first, the table is not worth a server's three exchanges.
+    for result in found.values():
+        assert result["changes"][0].startswith("words/embeddings: servers")
+        assert "-> allreduce" in result["changes"][0]
+    assert found["later"]["measured"] == 1
+    assert len(found["later"]["changes"]) == 1
+    assert "words/embeddings: allreduce -> " in found["at-once"]["changes"][1]
+    assert found["at-once"]["loss"] == pytest.approx(found["later"]["loss"], rel=1e-5)
