@@ -11,7 +11,7 @@ import dataclasses
 import tensorflow as tf
 
 from keras_parallax.collectives.meter import Meter
-from keras_parallax.collectives.operations import operation_name
+from keras_parallax.collectives.operations import operation_name, unfolded
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -53,8 +53,8 @@ class Group:
         kind = values.dtype
         bits = tf.bitcast(values, tf.uint16) if kind == tf.bfloat16 else values
         received, received_counts = hvd.alltoall(
-            self.meter.known_when_run(bits),
-            splits=self.meter.known_when_run(counts),
+            unfolded(bits),
+            splits=unfolded(counts),
             name=operation_name(f"exchange_{self.name}"),
             ignore_name_scope=True,
             process_set=self.process_set or hvd.global_process_set,

@@ -38,20 +38,6 @@ class Meter:
     def __init__(self, device: str):
         with tf.device(device):
             self._totals = tf.Variable([0] * 4, dtype=tf.int64, trainable=False)
-            self._nothing = tf.Variable(0, dtype=tf.int64, trainable=False)
-
-    def known_when_run(self, tensor: tf.Tensor) -> tf.Tensor:
-        """`tensor`, the value of which TensorFlow cannot know before the step is run.
-
-        It evaluates what follows from constants while it prepares a step, exchanges
-        with other workers included, and not on every worker alike; what follows from
-        a variable it leaves alone. (See `operations.unfolded`, which is not enough
-        where ids are constants.)
-        """
-        if tf.executing_eagerly():
-            return tensor
-        shape = tf.shape(tensor, tf.int64) + self._nothing.read_value()
-        return tf.ensure_shape(tf.reshape(tensor, shape), tensor.shape)
 
     def count(
         self,

@@ -11,12 +11,15 @@ to save running it later. There, nobody answers.
 """
 
 import collections
+import itertools
 import weakref
 
 import tensorflow as tf
 
 _in_graph: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 _eager: collections.Counter = collections.Counter()
+_zeros: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+_numbers = itertools.count()
 
 
 def operation_name(what: str) -> str:
@@ -31,7 +34,33 @@ def operation_name(what: str) -> str:
 
 
 def unfolded(tensor: tf.Tensor) -> tf.Tensor:
-    """`tensor`, of which TensorFlow does not see that it is a constant."""
+    """`tensor`, the value of which TensorFlow cannot know before the step is run.
+
+    What follows from constants it evaluates while it prepares the step, through a
+    `PlaceholderWithDefault`, too; what follows from a variable it leaves alone. Here
+    a variable, which is 0, says where the tensor begins; nothing is copied.
+    """
     if tf.executing_eagerly():
         return tensor
-    return tf.raw_ops.PlaceholderWithDefault(input=tensor, shape=tensor.shape)
+    nothing = tf.raw_ops.ReadVariableOp(
+        resource=_nothing(tf.compat.v1.get_default_graph()), dtype=tf.int64
+    )
+    if tensor.shape.rank == 0:
+        return tensor + tf.cast(nothing, tensor.dtype)
+    return tf.ensure_shape(tensor[nothing:], tensor.shape)
+
+
+def _nothing(graph: tf.Graph) -> tf.Tensor:
+    """The handle of a variable that is 0; it lives as long as the graph."""
+    if graph not in _zeros:
+        # Not a `tf.Variable`: in a strategy's scope that is the strategy's business.
+        with tf.init_scope():
+            _zeros[graph] = tf.raw_ops.VarHandleOp(
+                dtype=tf.int64,
+                shape=(),
+                shared_name=f"keras_parallax/nothing/{next(_numbers)}",
+            )
+            tf.raw_ops.AssignVariableOp(
+                resource=_zeros[graph], value=tf.constant(0, tf.int64)
+            )
+    return _zeros[graph]
