@@ -42,10 +42,12 @@ def unfolded(tensor: tf.Tensor) -> tf.Tensor:
     """
     if tf.executing_eagerly():
         return tensor
-    nothing = tf.raw_ops.ReadVariableOp(
-        resource=_nothing(tf.compat.v1.get_default_graph()), dtype=tf.int64
+    handle = _nothing(tf.compat.v1.get_default_graph())
+    nothing = tf.ensure_shape(
+        tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.int64), ()
     )
-    if tensor.shape.rank == 0:
+    if not tensor.shape.rank:
+        # A scalar, or what may be one, has no beginning.
         return tensor + tf.cast(nothing, tensor.dtype)
     return tf.ensure_shape(tensor[nothing:], tensor.shape)
 
