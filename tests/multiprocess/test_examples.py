@@ -39,16 +39,22 @@ def test_the_language_model_ends_with_its_result(workers, servers, home):
     assert not left_running(str(EXAMPLES / "language_model.py"))
 
 
+COMPARED = ("custom_loop", "click_through")
+
+
 @pytest.mark.parametrize("name", [name for name in CASES if name != "language_model"])
 def test_two_workers_end_where_one_process_does(name):
     case = CASES[name]
-    alone, _ = run(name, [], case.quick)
     together, _ = run(name, ["-np", "2"], case.quick)
-    assert (alone["workers"], together["workers"]) == (1, 2)
-    for result in (alone, together):
-        assert case.is_better(result), result
-    assert case.apart(together, alone) <= case.noise, (alone, together)
+    assert together["workers"] == 2
+    assert case.is_better(together), together
     assert not left_running(str(EXAMPLES / f"{name}.py"))
+    # One process takes as long again: all are compared with it where there is time.
+    if name in COMPARED or os.environ.get("KERAS_PARALLAX_TEST_ALL") == "1":
+        alone, _ = run(name, [], case.quick)
+        assert alone["workers"] == 1
+        assert case.is_better(alone), alone
+        assert case.apart(together, alone) <= case.noise, (alone, together)
 
 
 @pytest.mark.parametrize(
