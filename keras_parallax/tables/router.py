@@ -205,10 +205,10 @@ class Router:
             What has changed, a line each. Steps have to be traced anew if anything
             has.
         """
-        is_first = not self._known
-        self.measured()
         if not self.adapts or not self._free(self._present()):
             return []
+        is_first = not self._known
+        self.measured()
         self._look_at_network()
         choices = self._choices()
         wanted = {path: choice.road for path, choice in choices.items()}
