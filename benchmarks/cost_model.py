@@ -11,8 +11,9 @@ import sys
 
 from benchmarks import report, roads
 from benchmarks.cluster import EmulatedCluster, print_result
-from keras_parallax.plan.cost import DEDICATED, PEERS, Use, candidates
+from keras_parallax.plan.cost import DEDICATED, PEERS, candidates
 from keras_parallax.plan.network import NETWORK_VARIABLE, Cluster, Network
+from keras_parallax.plan.use import Use
 from keras_parallax.roads import ALLGATHER, SERVERS
 
 WORKER = "--worker"

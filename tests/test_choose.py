@@ -7,8 +7,9 @@ import pytest
 
 from keras_parallax.errors import ConfigError
 from keras_parallax.plan.choose import choose, in_percent, in_time
-from keras_parallax.plan.cost import DEDICATED, PEERS, Use, candidates, step
+from keras_parallax.plan.cost import DEDICATED, PEERS, candidates, step
 from keras_parallax.plan.network import Cluster, Network
+from keras_parallax.plan.use import Use
 from keras_parallax.roads import ALLGATHER, ALLREDUCE, SERVERS
 
 CLUSTER = Cluster(4, 4, Network(25e6, latency_s=1e-4, call_s=2e-3))

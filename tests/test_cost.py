@@ -5,16 +5,9 @@ import dataclasses
 import pytest
 
 from keras_parallax.errors import ConfigError
-from keras_parallax.plan.cost import (
-    DEDICATED,
-    PEERS,
-    WORKERS,
-    Use,
-    candidates,
-    step,
-    union_share,
-)
+from keras_parallax.plan.cost import DEDICATED, PEERS, WORKERS, candidates, step
 from keras_parallax.plan.network import Cluster, Network
+from keras_parallax.plan.use import Use, union_share
 from keras_parallax.roads import ALLGATHER, ALLREDUCE, SERVERS
 
 NETWORK = Network(1e9, latency_s=1e-4, call_s=1e-3)

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks import paper_prediction
 from benchmarks.models import paper_lm
-from keras_parallax.plan.cost import Use
+from keras_parallax.plan.use import Use
 
 SMALL = paper_lm.Size(
     vocabulary=40_000, embedding=64, units=64, drawn=512, windows=16, words=8

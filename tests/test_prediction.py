@@ -5,7 +5,6 @@ import json
 
 import pytest
 
-from keras_parallax.plan.cost import Use
 from keras_parallax.plan.network import Cluster, Network
 from keras_parallax.plan.prediction import (
     DENSIFY,
@@ -16,6 +15,7 @@ from keras_parallax.plan.prediction import (
     grown_share,
     predict,
 )
+from keras_parallax.plan.use import Use
 from keras_parallax.roads import ALLREDUCE, SERVERS
 
 NETWORK = Network(1e9)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 import pathlib
 import statistics
 import time
@@ -14,12 +13,12 @@ import keras
 
 from keras_parallax import errors
 from keras_parallax.adaptation import retrace
-from keras_parallax.cache import cache_dir
+from keras_parallax.cache import cache_dir, keep, kept
+from keras_parallax.callbacks.stopwatch import strategy_of
 from keras_parallax.plan.partition_search import PartitionSearch as Search
 from keras_parallax.plan.plan import Entry
 from keras_parallax.plan.routing import PARTITION_LIMIT_BYTES
 from keras_parallax.roads import SERVERS
-from keras_parallax.strategy import ParallaxStrategy
 
 logger = logging.getLogger("keras_parallax")
 
@@ -88,13 +87,7 @@ class PartitionSearch(keras.callbacks.Callback):
 
     def on_train_begin(self, logs=None):
         """See `keras.callbacks.Callback`."""
-        strategy = self.model.distribute_strategy
-        if not isinstance(strategy, ParallaxStrategy):
-            raise errors.ConfigError(
-                "PartitionSearch needs a model that was built in the scope of a "
-                f"ParallaxStrategy. Received a model of: {type(strategy).__name__}"
-            )
-        self._strategy = strategy
+        self._strategy = strategy = strategy_of(self.model, type(self).__name__)
         if self._is_over:
             return
         if strategy.num_servers == 0:
@@ -102,10 +95,10 @@ class PartitionSearch(keras.callbacks.Callback):
             return
         # Asked by all workers: it may have to be measured.
         self._network = strategy.network.to_dict()
-        kept = self._kept()
-        if kept:
-            self._apply(kept)
-            self._end(f"an earlier run has found {kept}")
+        found = self._found_before()
+        if found:
+            self._apply(found)
+            self._end(f"an earlier run has found {found}")
 
     def on_train_batch_end(self, batch, logs=None):
         """See `keras.callbacks.Callback`."""
@@ -211,25 +204,18 @@ class PartitionSearch(keras.callbacks.Callback):
         if why and self._strategy.is_chief:
             logger.info("Partitions are not searched: %s.", why)
         if self.searches and self._remember and self._strategy.is_chief:
-            kept = {
+            found = {
                 entry.variable: entry.partitions
                 for entry in self._strategy.plan
                 if entry.road == SERVERS
             }
-            path = self._path()
-            path.parent.mkdir(parents=True, exist_ok=True)
-            partial = path.with_suffix(f".{os.getpid()}")
-            partial.write_text(json.dumps(kept))
-            partial.replace(path)
+            keep(self._path(), "Numbers of partitions", found)
 
-    def _kept(self) -> dict[str, int]:
+    def _found_before(self) -> dict[str, int]:
         """What an earlier run has found, if it fits this one."""
-        found = {}
+        found: dict[str, int] = {}
         if self._remember and self._strategy.is_chief:
-            try:
-                found = json.loads(self._path().read_text())
-            except (OSError, ValueError):
-                found = {}
+            found = kept(self._path()) or {}
             shapes = {e.variable: e.shape for e in self._strategy.plan}
             if not all(
                 p in shapes and 1 <= n <= shapes[p][0] for p, n in found.items()

@@ -36,9 +36,9 @@ def strategy_of(model: keras.Model, callback: str) -> ParallaxStrategy:
     if isinstance(strategy, ParallaxStrategy):
         return strategy
     raise errors.ConfigError(
-        f"{callback} shows how a ParallaxStrategy trains, and the model was not built "
-        "under one. Build and compile it in `with strategy.scope():`, where strategy "
-        "is a keras_parallax.ParallaxStrategy; or leave the callback out. Received: "
+        f"{callback} needs a model that was built in the scope of a ParallaxStrategy. "
+        "Build and compile it in `with strategy.scope():`, where strategy is a "
+        "keras_parallax.ParallaxStrategy; or leave the callback out. Received: "
         f"the model {model.name!r}, whose strategy is a {type(strategy).__name__}."
     )
 

@@ -19,9 +19,9 @@ import keras
 import numpy as np
 
 from keras_parallax.errors import ConfigError
-from keras_parallax.plan.cost import Use
 from keras_parallax.plan.plan import Entry
 from keras_parallax.plan.prediction import grown_share
+from keras_parallax.plan.use import Use
 from keras_parallax.servers.choice import Settled
 from keras_parallax.servers.dry import DryHome
 from keras_parallax.strategy import ParallaxStrategy

@@ -11,7 +11,12 @@ import dataclasses
 import tensorflow as tf
 
 from keras_parallax.collectives.meter import Meter
-from keras_parallax.collectives.operations import operation_name, unfolded
+from keras_parallax.collectives.operations import (
+    as_bits,
+    from_bits,
+    operation_name,
+    unfolded,
+)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -49,18 +54,14 @@ class Group:
         """
         import horovod.tensorflow as hvd
 
-        # Horovod does not know bfloat16; to it, bits are bits.
-        kind = values.dtype
-        bits = tf.bitcast(values, tf.uint16) if kind == tf.bfloat16 else values
         received, received_counts = hvd.alltoall(
-            unfolded(bits),
+            unfolded(as_bits(values)),
             splits=unfolded(counts),
             name=operation_name(f"exchange_{self.name}"),
             ignore_name_scope=True,
             process_set=self.process_set or hvd.global_process_set,
         )
-        if kind == tf.bfloat16:
-            received = tf.bitcast(received, kind)
+        received = from_bits(received, values.dtype)
         received = tf.ensure_shape(received, (None, *values.shape[1:]))
         # TensorFlow drops an exchange of whose result this worker makes no use, and
         # the others would wait for it: the count is a use.

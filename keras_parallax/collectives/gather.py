@@ -6,7 +6,12 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from keras_parallax.collectives.operations import operation_name, unfolded
+from keras_parallax.collectives.operations import (
+    as_bits,
+    from_bits,
+    operation_name,
+    unfolded,
+)
 
 
 def all_gather_together(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
@@ -17,21 +22,14 @@ def all_gather_together(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     Args:
         tensors: `(n, ...)` each, with an `n` of each worker's own.
     """
-    # Horovod does not know bfloat16; to it, bits are bits.
-    bits = [
-        tf.bitcast(tensor, tf.uint16) if tensor.dtype == tf.bfloat16 else tensor
-        for tensor in tensors
-    ]
+    bits = [as_bits(tensor) for tensor in tensors]
     found: dict[int, tf.Tensor] = {}
     for kind in dict.fromkeys(tensor.dtype for tensor in bits):
         alike = [index for index, tensor in enumerate(bits) if tensor.dtype == kind]
         found.update(zip(alike, _gather([bits[i] for i in alike]), strict=True))
     return [
         tf.ensure_shape(
-            tf.bitcast(found[index], tensor.dtype)
-            if found[index].dtype != tensor.dtype
-            else found[index],
-            (None, *tensor.shape[1:]),
+            from_bits(found[index], tensor.dtype), (None, *tensor.shape[1:])
         )
         for index, tensor in enumerate(tensors)
     ]

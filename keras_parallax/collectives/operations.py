@@ -66,3 +66,14 @@ def _nothing(graph: tf.Graph) -> tf.Tensor:
                 resource=_zeros[graph], value=tf.constant(0, tf.int64)
             )
     return _zeros[graph]
+
+
+def as_bits(tensor: tf.Tensor) -> tf.Tensor:
+    """The tensor in a type that Horovod knows; it does not know bfloat16, and to it
+    bits are bits."""
+    return tf.bitcast(tensor, tf.uint16) if tensor.dtype == tf.bfloat16 else tensor
+
+
+def from_bits(bits: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """What `as_bits` was given, in its type."""
+    return bits if bits.dtype == dtype else tf.bitcast(bits, dtype)

@@ -23,7 +23,7 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow as tf
 
-from keras_parallax.cache import cache_dir
+from keras_parallax.cache import cache_dir, keep, kept
 from keras_parallax.cluster.job import Job
 from keras_parallax.cluster.machines import Machines
 from keras_parallax.plan.network import NETWORK_VARIABLE, Network, parse_network
@@ -78,10 +78,10 @@ def network_of(session: JoinedJob, given: str | Network | None = None) -> Networ
     if job.size == 1 or {"bandwidth_bytes_per_s", "latency_s"} <= known.keys():
         return Network.of({**ALONE.to_dict(), **known})
     path = _path_of(job)
-    kept = job.share(_read(path) if job.rank == 0 and not anew else None)
-    network = Network.of(kept) if kept else measure(session)
-    if job.rank == 0 and not kept:
-        _write(path, network)
+    figures = job.share(_read(path) if job.rank == 0 and not anew else None)
+    network = Network.of(figures) if figures else measure(session)
+    if job.rank == 0 and not figures:
+        keep(path, "The network's figures", network.to_dict())
         logger.info("The network was measured: %s", network)
     return Network.of({**network.to_dict(), **known})
 
@@ -241,21 +241,10 @@ def _path_of(job: Job) -> pathlib.Path:
 
 
 def _read(path: pathlib.Path) -> dict[str, float] | None:
-    """Figures that were kept, if there are any that can be read."""
+    """Figures that were kept, if they are those of a network."""
+    figures = kept(path)
     try:
-        figures = json.loads(path.read_text("utf-8"))
         Network.of(figures)
-    except (OSError, ValueError, TypeError, AttributeError, KeyError):
+    except (ValueError, TypeError, AttributeError, KeyError):
         return None
     return figures
-
-
-def _write(path: pathlib.Path, network: Network) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # Written beside its place and renamed: never half a file, nor two at once.
-        partial = path.with_suffix(f".{os.getpid()}.partial")
-        partial.write_text(json.dumps(network.to_dict()) + "\n", "utf-8")
-        partial.replace(path)
-    except OSError as error:
-        logger.info("The network's figures are not kept: %s", error)

@@ -14,8 +14,9 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 
 from keras_parallax import errors
-from keras_parallax.plan.cost import PEERS, Cost, Use, candidates, step
+from keras_parallax.plan.cost import PEERS, Cost, candidates, step
 from keras_parallax.plan.network import Cluster
+from keras_parallax.plan.use import Use
 from keras_parallax.roads import ALLREDUCE, SERVERS
 
 #: A change of plan has to save more than this share of what the step costs now.

@@ -11,17 +11,9 @@ import math
 from collections.abc import Mapping, Sequence
 
 from keras_parallax.plan.choose import Choice, choose
-from keras_parallax.plan.cost import (
-    DEDICATED,
-    PEERS,
-    Cost,
-    StepCost,
-    Use,
-    candidates,
-    step,
-    union_share,
-)
+from keras_parallax.plan.cost import DEDICATED, PEERS, Cost, StepCost, candidates, step
 from keras_parallax.plan.network import Cluster
+from keras_parallax.plan.use import Use, union_share
 from keras_parallax.roads import ALLGATHER, ALLREDUCE, ROADS, SERVERS
 
 HYBRID = "hybrid"

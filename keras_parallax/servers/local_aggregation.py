@@ -53,7 +53,7 @@ class LocalAggregation(Home):
     def pull(self, requests: Sequence[Pull]) -> list[tf.Tensor]:
         """See `Home.pull`."""
         wave = Wave.send(self._group, requests, self._in_charge)
-        unions = _unions(wave)
+        unions = wave.unions()
         self._last = wave, unions
         rows = iter(self._home.pull([Pull(storage, ids) for storage, ids, _ in unions]))
         answers: list[tf.Tensor] = [tf.constant(0)] * len(requests)
@@ -68,7 +68,7 @@ class LocalAggregation(Home):
         """See `Home.push`."""
         last, known = self._last or (None, [])
         wave = wave_for(last, self._group, contributions, self._in_charge)
-        unions = iter(known if wave is last else _unions(wave))
+        unions = iter(known if wave is last else wave.unions())
         summed = []
         for batch in wave.batches:
             mine = wave.matching(batch, contributions)
@@ -108,13 +108,3 @@ class LocalAggregation(Home):
     def close(self) -> None:
         """See `Home.close`."""
         self._home.close()
-
-
-def _unions(wave: Wave) -> list[tuple[Storage, tf.Tensor, tf.Tensor]]:
-    """Rows that the machine wants of each table: ids, each once, and which of them
-    each id received is."""
-    return [
-        (storage, *tf.unique(ids))
-        for batch in wave.batches
-        for storage, ids in zip(batch.storages, batch.ids, strict=True)
-    ]

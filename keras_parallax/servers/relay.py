@@ -20,7 +20,7 @@ from keras_parallax.collectives.meter import Meter
 from keras_parallax.collectives.operations import operation_name, unfolded
 from keras_parallax.collectives.wire import Wire
 from keras_parallax.servers.home import Pull, Push
-from keras_parallax.servers.storage import Storage, TableSpec
+from keras_parallax.servers.storage import TableSpec
 from keras_parallax.servers.waves import Wave, wave_for
 
 Ask = Callable[[Sequence[Pull]], list[tf.Tensor]]
@@ -81,7 +81,7 @@ class Relay:
             ask: Asks the servers beside it for what all workers want of them.
         """
         wave = Wave.send(self._group, requests, self._owners)
-        unions = _unions(wave)
+        unions = wave.unions()
         self._last = wave, unions
         rows = iter(ask([Pull(storage, ids) for storage, ids, _ in unions]))
         wanted = iter(unions)
@@ -109,7 +109,7 @@ class Relay:
         """
         last, known = self._last or (None, [])
         wave = wave_for(last, self._group, contributions, self._owners)
-        unions = iter(known if wave is last else _unions(wave))
+        unions = iter(known if wave is last else wave.unions())
         summed = []
         for batch in wave.batches:
             mine = wave.matching(batch, contributions)
@@ -140,13 +140,3 @@ class Relay:
         partition = tf.cast(tf.math.floormod(ids, spec.num_partitions), tf.int32)
         server = tf.math.floormod(partition + spec.first_home, self._group.size)
         return tf.gather(tf.constant(self._beside), server)
-
-
-def _unions(wave: Wave) -> list[tuple[Storage, tf.Tensor, tf.Tensor]]:
-    """Rows that the workers want of each table: ids, each once, and which of them
-    each id received is."""
-    return [
-        (storage, *tf.unique(ids))
-        for batch in wave.batches
-        for storage, ids in zip(batch.storages, batch.ids, strict=True)
-    ]

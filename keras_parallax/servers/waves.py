@@ -118,6 +118,15 @@ class Wave:
             done = last
         return cls(list(requests), batches)
 
+    def unions(self) -> list[tuple[Storage, tf.Tensor, tf.Tensor]]:
+        """Rows that the senders together want of each table: ids, each once, and
+        which of them each id received is."""
+        return [
+            (storage, *tf.unique(ids))
+            for batch in self.batches
+            for storage, ids in zip(batch.storages, batch.ids, strict=True)
+        ]
+
     def carried(self, contributions: Sequence[Push]) -> bool:
         """Whether exactly these ids of these tables were sent."""
         return len(self.asked) == len(contributions) and all(

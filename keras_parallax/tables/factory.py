@@ -92,18 +92,18 @@ class TableFactory:
             road, reason = self._routing.road(made.path, made.is_embedding, made.shape)
         if road != ALLREDUCE:
             return self._make(made, next_creator, kwargs, None, reason, road=road)
-        if made.trainable and self._may_be_table(made):
+        begin = self._beginning_in_partitions(made) if made.trainable else None
+        if begin is not None:
             size = in_words(made.size_bytes)
             reason = f"{size}: in partitions until its gradient is known"
-            return self._make(made, next_creator, kwargs, None, reason)
+            return self._make(made, next_creator, kwargs, None, reason, begin=begin)
         variable = next_creator(**kwargs)
         if made.trainable and self._routing.dense_on_servers:
             return self._on_server(made, next_creator, kwargs, variable)
         if made.trainable:
             self._note(variable, made, ALLREDUCE, 1, "workers", reason)
             if self._routing.adapts(made.path) and _is_worth_a_look(made):
-                without_value = {**kwargs, "initial_value": None}
-                Origin(made, next_creator, without_value).note_on(variable)
+                Origin.of(made, next_creator, kwargs).note_on(variable)
                 self._unsettled.add(variable._unique_id)
         return variable
 
@@ -121,22 +121,21 @@ class TableFactory:
         variable = next_creator(**kwargs)
         origin = origin_of(owner)
         if origin is not None and made.shape == origin.made.shape:
-            without_value = {**kwargs, "initial_value": None}
-            origin.slots.append((variable, Origin(made, next_creator, without_value)))
+            origin.slots.append((variable, Origin.of(made, next_creator, kwargs)))
         return variable
 
-    def _may_be_table(self, made: Creation) -> bool:
-        """Whether a variable is so large that it should not be made whole before
-        its gradient is known, and can be made otherwise."""
+    def _beginning_in_partitions(self, made: Creation) -> InitialValue | None:
+        """How a variable begins that is so large that it should not be made whole
+        before its gradient is known; None where it is not, or has to be."""
         if made.size_bytes < PROVISIONAL_BYTES or len(made.shape) < 2:
-            return False
+            return None
         if not made.dtype.is_floating or not self._routing.adapts(made.path):
-            return False
+            return None
         try:
             begin = self._begin(made)
         except errors.TableError:
-            return False
-        return begin.array is None
+            return None
+        return begin if begin.array is None else None
 
     def _on_server(
         self, made: Creation, next_creator: Callable, kwargs: dict, copy: tf.Variable
@@ -299,6 +298,7 @@ class TableFactory:
         reason: str,
         whole: tf.Variable | None = None,
         road: str = SERVERS,
+        begin: InitialValue | None = None,
     ) -> Table:
         is_whole = whole is not None or (owner is not None and owner.is_whole)
         num_rows, *row_shape = (1, *made.shape) if is_whole else made.shape
@@ -331,7 +331,7 @@ class TableFactory:
         if whole is not None:
             value = self._job.share(whole.numpy())
             made = dataclasses.replace(made, initial_value=value)
-        begin = self._begin(made)
+        begin = begin or self._begin(made)
 
         def plain_variable(value: np.ndarray, trainable: bool) -> tf.Variable:
             changed = {

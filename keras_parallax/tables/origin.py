@@ -34,6 +34,12 @@ class Origin:
     kwargs: dict
     slots: list[tuple[tf.Variable, Origin]] = dataclasses.field(default_factory=list)
 
+    @classmethod
+    def of(cls, made: Creation, next_creator: Callable, kwargs: dict) -> Origin:
+        """Of a variable that is about to be made: all but its initial value, which
+        may be large."""
+        return cls(made, next_creator, {**kwargs, "initial_value": None})
+
     def note_on(self, variable: tf.Variable) -> None:
         """Leaves this with the variable."""
         setattr(variable, _ATTRIBUTE, self)

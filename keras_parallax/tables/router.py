@@ -20,12 +20,13 @@ from keras_parallax import errors
 from keras_parallax.cluster.session import Session
 from keras_parallax.plan.calibration import MEASURE, network_of
 from keras_parallax.plan.choose import Choice, choose
-from keras_parallax.plan.cost import Use, step
+from keras_parallax.plan.cost import step
 from keras_parallax.plan.network import NETWORK_VARIABLE, Cluster, Network
 from keras_parallax.plan.plan import Plan
 from keras_parallax.plan.routing import Routing
 from keras_parallax.plan.sparsity import Counted, Sparsity
 from keras_parallax.plan.traffic import TableTraffic
+from keras_parallax.plan.use import Use
 from keras_parallax.roads import ALLREDUCE, SERVERS
 from keras_parallax.servers.homes import Homes
 from keras_parallax.servers.progress_line import in_words
@@ -364,28 +365,32 @@ class Router:
 
     def _saving(self, choices: Mapping[str, Choice]) -> float:
         """Seconds a step that the choices save."""
+        roads = {table.path: table.storage.road for table in self._present()}
         now = []
         for path, choice in choices.items():
+            road = roads.get(path, choice.road)
             costs = [choice.cost, *choice.alternatives]
-            table = next((t for t in self._present() if t.path == path), None)
-            road = choice.road if table is None else table.storage.road
-            now.append(next(cost for cost in costs if cost.road == road))
+            now.append(next((c for c in costs if c.road == road), choice.cost))
         chosen = [choice.cost for choice in choices.values()]
         return step(now).seconds - step(chosen).seconds
 
     def _note(self, table: Table, choice: Choice) -> None:
         """Writes into the plan what was found out about a table that stays."""
         costs = [choice.cost, *choice.alternatives]
-        road = table.storage.road
-        here = next((cost for cost in costs if cost.road == road), choice.cost)
-        self._plan.change(
-            table._unique_id,
-            costs=[cost.to_dict() for cost in costs],
-            predicted_bytes=round(here.machine_bytes + here.local_bytes),
-            predicted_seconds=here.seconds,
-        )
-        if choice.road == road and self._known.get(table.path):
+        self._plan.change(table._unique_id, costs=[cost.to_dict() for cost in costs])
+        self._predict(table)
+        if choice.road == table.storage.road and self._known.get(table.path):
             self._plan.change(table._unique_id, reason=choice.reason)
+
+    def _predict(self, table: Table) -> None:
+        """Writes into the plan what a table costs on the road that it has."""
+        for cost in self._plan.get(table._unique_id).costs:
+            if cost["road"] == table.storage.road:
+                self._plan.change(
+                    table._unique_id,
+                    predicted_bytes=round(cost["machine_bytes"] + cost["local_bytes"]),
+                    predicted_seconds=cost["seconds"],
+                )
 
     def _move(
         self, table: Table, road: str, partitions: int | None, reason: str
@@ -393,14 +398,7 @@ class Router:
         before = self._plan.get(table._unique_id).where
         self._factory.move(table, road, partitions)
         self._plan.change(table._unique_id, reason=reason)
-        costs = self._plan.get(table._unique_id).costs
-        for cost in costs:
-            if cost["road"] == road:
-                self._plan.change(
-                    table._unique_id,
-                    predicted_bytes=round(cost["machine_bytes"] + cost["local_bytes"]),
-                    predicted_seconds=cost["seconds"],
-                )
+        self._predict(table)
         for read, exactly in ((self._read, False), (self._read_exactly, True)):
             read[table] = table.use(exactly)
         return self._tell(table, before, reason)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from keras_parallax.plan.choose import choose
-from keras_parallax.plan.cost import Use
 from keras_parallax.plan.network import NETWORK_VARIABLE, Cluster, Network
+from keras_parallax.plan.use import Use
 from keras_parallax.roads import ROADS
 from tests.multiprocess.harness import run_job
 
