@@ -51,6 +51,7 @@ setup(
         "tests": [
             "pytest>=8,<10",
             "pytest-timeout>=2.3,<3",
+            "pytest-xdist>=3.7,<4",
             "ruff==0.17.*",
             "mypy>=2,<3",
         ],

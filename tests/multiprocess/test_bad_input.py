@@ -35,7 +35,8 @@ def mistakes(request, tmp_path_factory):
 def test_an_id_beyond_the_table_names_table_bound_and_id(mistakes):
     assert mistakes.returncode == 1
     line = _last(mistakes)
-    assert line.startswith("keras-parallax: worker 1 failed (exit status 1)")
+    # With its exit status, or the step, where its end takes longer than its report.
+    assert line.startswith("keras-parallax: worker 1 failed")
     assert line.endswith(
         ": InvalidArgumentError: An id looked up in words/embeddings is outside of the "
         "table. Expected ids in [0, 53). Received, among others: [60]"
