@@ -32,7 +32,8 @@ demo: setup
 	  keras-parallax run -np 2 --servers 1 -- python examples/language_model.py
 
 # The tables of the evaluation, which are drawn, too.
-EVALUATION := language_model translation image_classification ablation sparsity
+EVALUATION := language_model translation image_classification scaling ablation \
+  sparsity convergence table_size
 BENCHMARKS := overhead $(EVALUATION)
 
 bench: setup
@@ -49,8 +50,9 @@ bench-full: setup
 	  $(BIN)/python -m benchmarks.$$name --json docs/results/$$name.json; \
 	done
 
+# Two files of tests at a time, those of many processes first: they take longest.
 test: lint docs
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 lint: setup
 	$(BIN)/ruff check .

@@ -23,7 +23,7 @@ import statistics
 import sys
 import tempfile
 
-from benchmarks import report, system_steps, systems
+from benchmarks import report, system_steps, systems, tensorflow_servers
 from benchmarks.cluster import EmulatedCluster
 
 CASE_KEYS = ("hosts", "workers", "rate_mbit", "batch")
@@ -119,9 +119,11 @@ def kept_rows(path, cases):
 
 def measure(case):
     """Measures a case; returns a row for each system."""
-    with EmulatedCluster(case.hosts, case.workers, case.rate_mbit) as cluster:
-        found = {}
-        for names in jobs_of(case.systems):
+    found = {}
+    for names in jobs_of(case.systems):
+        # TensorFlow's servers are processes like workers here; others are children.
+        processes = case.workers + (systems.TENSORFLOW in names)
+        with EmulatedCluster(case.hosts, processes, case.rate_mbit) as cluster:
             found |= _run(cluster, case, names)
     return rows_of(case, found, cluster.emulated)
 
@@ -129,8 +131,9 @@ def measure(case):
 def jobs_of(names):
     """Systems that can be measured by the same processes."""
     apart = [name for name in names if systems.needs_servers(name)]
-    together = [name for name in names if name not in apart]
-    return [names for names in (together, apart) if names]
+    foreign = [name for name in names if name == systems.TENSORFLOW]
+    together = [name for name in names if name not in (*apart, *foreign)]
+    return [names for names in (together, apart, foreign) if names]
 
 
 def _run(cluster, case, names):
@@ -138,16 +141,33 @@ def _run(cluster, case, names):
     job = system_steps.Job(
         case.model, case.options, tuple(names), case.batch, case.turns, case.steps
     )
-    command = [sys.executable, "-m", "benchmarks.system_steps"]
+    foreign = systems.TENSORFLOW in names
+    module = tensorflow_servers if foreign else system_steps
+    command = [sys.executable, "-m", module.__name__]
     command.append(json.dumps(dataclasses.asdict(job)))
     with tempfile.TemporaryDirectory() as cache:
-        # Emulated hosts have the same addresses whatever their links can do.
-        environ = {"KERAS_PARALLAX_NETWORK": "measure", "KERAS_PARALLAX_CACHE": cache}
+        environ = environment(cache)
+        environ[tensorflow_servers.HOSTS_VARIABLE] = ",".join(cluster.hosts)
         done = cluster.run(command, environ, timeout_seconds=_TIMEOUT_S)
-    workers = [worker.result for worker in done.workers]
+    workers = [worker.result for worker in done.workers if worker.result is not None]
     for name in names:
         print(f"{name}: {json.dumps(workers[0][name])}", file=sys.stderr, flush=True)
     return {name: _together([worker[name] for worker in workers]) for name in names}
+
+
+def environment(cache):
+    """What processes on emulated hosts need to know.
+
+    Args:
+        cache: A new folder.
+    """
+    return {
+        # Emulated hosts have the same addresses whatever their links can do.
+        "KERAS_PARALLAX_NETWORK": "measure",
+        "KERAS_PARALLAX_CACHE": str(cache),
+        # By slow links a table takes longer than Gloo's half a minute to get around.
+        "HOROVOD_GLOO_TIMEOUT_SECONDS": "300",
+    }
 
 
 def _together(workers):

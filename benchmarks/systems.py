@@ -18,8 +18,12 @@ and the same global batches, of which each worker takes its share.
   itself (NaivePS). It still looks up a row once, however often it is in a batch, where
   TensorFlow's own servers send it as often.
 
-In both of these each worker speaks with each server, as in the paper; elsewhere this
-package has workers speak with the server beside them, and with each other.
+* `tf servers, async`: TensorFlow's own `ParameterServerStrategy`, which knows no other
+  way, in plain TensorFlow; see `tensorflow_servers.py`. The language model only.
+
+In `naive ps` and `optimised ps` each worker speaks with each server, as in the paper;
+elsewhere this package has workers speak with the server beside them, and with each
+other.
 """
 
 import dataclasses
@@ -42,7 +46,8 @@ STRATEGIES = {
 }
 HOROVOD = {"horovod": False, "horovod, dense": True}
 ALONE = "one process"
-NAMES = (ALONE, *STRATEGIES, *HOROVOD)
+TENSORFLOW = "tf servers, async"
+NAMES = (ALONE, *STRATEGIES, *HOROVOD, TENSORFLOW)
 
 
 def needs_servers(name):

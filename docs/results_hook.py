@@ -15,6 +15,18 @@ BENCHMARKS = DOCS.parent / "benchmarks"
 PLACE = "<!-- results -->"
 # One benchmark's results, on any page.
 PLACE_OF_ONE = re.compile(r"<!-- results: (\w+) -->")
+# As names of columns end in them, and as they are written.
+UNITS = {
+    "ms": "ms",
+    "seconds": "s",
+    "s": "s",
+    "us": "µs",
+    "mb": "MB",
+    "gb": "GB",
+    "gib": "GiB",
+    "mbit": "Mbit/s",
+    "gbit": "Gbit/s",
+}
 NONE_YET = (
     "No results are kept in this copy of the sources: `make bench` measures them."
 )
@@ -84,14 +96,31 @@ def circumstances(report):
 def table(rows):
     """A table in Markdown; numbers stand to the right."""
     columns = list(dict.fromkeys(key for row in rows for key in row))
+    # What no row says needs no column.
+    columns = [c for c in columns if any(has(row, c) for row in rows)]
+    if not columns:
+        return ""
     numeric = [
-        all(isinstance(row.get(column, 0), int | float) for row in rows)
-        for column in columns
+        all(isinstance(row[c], int | float) for row in rows if has(row, c))
+        for c in columns
     ]
-    lines = [[str(column).replace("_", " ") for column in columns]]
+    lines = [[heading(str(column)) for column in columns]]
     lines.append(["---:" if right else "---" for right in numeric])
     lines += [[cell(row.get(column)) for column in columns] for row in rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def has(row, column):
+    """Whether a row says something in a column."""
+    return row.get(column) not in (None, "")
+
+
+def heading(column):
+    """A column's name as people write it: `step_ms` becomes `step (ms)`."""
+    words = [word for word in column.split("_") if word]
+    if len(words) > 1 and words[-1] in UNITS and words[-2] != "per":
+        return f"{' '.join(words[:-1])} ({UNITS[words[-1]]})"
+    return " ".join(UNITS.get(word, word) for word in words)
 
 
 def cell(value):

@@ -8,7 +8,7 @@ road a variable takes is decided once, when it is created, and looked up after.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import tensorflow as tf
 from tensorflow.python.distribute import distribute_lib, values
@@ -16,17 +16,22 @@ from tensorflow.python.distribute import distribute_lib, values
 from keras_parallax import scope
 from keras_parallax.collectives.dense import DenseRoad
 from keras_parallax.data import share_of
+from keras_parallax.errors import ConfigError
 from keras_parallax.keras_steps import Step, step_of
 from keras_parallax.plan.plan import Plan
 from keras_parallax.plan.probe import probe
 from keras_parallax.plan.routing import NOT_LOOKED_UP
 from keras_parallax.shares import MeanVariable, MetricVariable, ShareWeights
+from keras_parallax.tables.clipping import ValueClipping
 from keras_parallax.tables.factory import TableFactory
 from keras_parallax.tables.optimizer import TableOptimizer
 from keras_parallax.tables.router import Router
 from keras_parallax.tables.server_variable import ServerVariable
 from keras_parallax.tables.table import Table
 from keras_parallax.tables.traffic import StepTraffic
+
+# Index of a process's replica among those of the process.
+_ONLY_REPLICA = 0
 
 
 class ParallaxExtended(tf.compat.v1.distribute.StrategyExtended):
@@ -70,9 +75,11 @@ class ParallaxExtended(tf.compat.v1.distribute.StrategyExtended):
         self._router = router
         self._rank = rank
         self._size = size
+        self._together = together or size == 1
         self._optimizer = optimizer
         self._traffic = traffic
         self._weights = ShareWeights(dense, size, together)
+        self._clipping = ValueClipping()
         self._step = Step()
         self._probing = False
         self._plain_seen: dict[str, tuple[tf.Variable, set[str]]] = {}
@@ -120,7 +127,18 @@ class ParallaxExtended(tf.compat.v1.distribute.StrategyExtended):
         def beside(next_creator, **kwargs):
             return next_creator(colocate_with=owner, **kwargs)
 
-        return tf.variable_creator_scope(beside)
+        return self._slots_made_by(beside)
+
+    @contextlib.contextmanager
+    def _slots_made_by(self, creator: Callable) -> Iterator[None]:
+        strategy = self._container_strategy()
+        with contextlib.ExitStack() as stack:
+            # `optimizer.build` may be called anywhere: outside of the scope the
+            # strategy would not be asked for the slots.
+            if not tf.distribute.has_strategy():
+                stack.enter_context(strategy.scope())
+            stack.enter_context(tf.variable_creator_scope(creator))
+            yield
 
     def _scope(self, strategy):
         return scope.Scope(super()._scope(strategy))
@@ -138,7 +156,8 @@ class ParallaxExtended(tf.compat.v1.distribute.StrategyExtended):
         before, self._step = self._step, step_of(function)
         self._refuse_foreign_optimizer()
         try:
-            yield self._step
+            with self._clipping.of_step(self._step.model):
+                yield self._step
         finally:
             self._step = before
 
@@ -188,12 +207,21 @@ class ParallaxExtended(tf.compat.v1.distribute.StrategyExtended):
         plain = [(variable, kinds) for variable, kinds in self._plain_seen.values()]
         self._plain_seen = {}
         with tf.init_scope():
-            self._router.settle(seen, plain)
+            moved = self._router.settle(seen, plain)
+        model = self._step.model
+        if moved and model is not None:
+            # Of the step that is being traced nothing is in use yet.
+            model.test_function = model.predict_function = None
 
     # Reduction.
 
     def _replica_ctx_all_reduce(self, reduce_op, value, options=None):
         flat = self._weights.apply(tf.nest.flatten(value))
+        if not self._together:
+            # A step waits for nobody: the worker pushes what it has.
+            self._sums_on_servers = True
+            self._traffic.expect(len(flat))
+            return tf.nest.pack_sequence_as(value, flat)
         # Slices are summed where their destination is known: in `update`.
         dense = [g for g in flat if not isinstance(g, tf.IndexedSlices)]
         gradients = self._weights.are_gradients(flat)
@@ -203,7 +231,7 @@ class ParallaxExtended(tf.compat.v1.distribute.StrategyExtended):
             return tf.nest.pack_sequence_as(value, flat)
         self._traffic.expect(len(flat) - len(dense))
         if gradients:
-            reduced = iter(self._dense.reduce_gradients(dense))
+            reduced = iter(self._weights.reduce_gradients(dense))
         else:
             reduced = iter(self._dense.all_reduce(dense))
         flat = [
@@ -221,11 +249,23 @@ class ParallaxExtended(tf.compat.v1.distribute.StrategyExtended):
 
     def _reduce_to(self, reduce_op, value, destinations, options):
         del destinations, options
+        self._refuse_to_wait("strategy.reduce")
         local = (
             value.values[0] if isinstance(value, values.DistributedValues) else value
         )
         (total,) = self._dense.all_reduce([tf.convert_to_tensor(local)])
         return self._averaged(total, reduce_op)
+
+    def _refuse_to_wait(self, call: str) -> None:
+        """Raises where a graph would have a worker wait for steps of the others, of
+        which there may be fewer."""
+        if not self._together and not tf.executing_eagerly():
+            raise ConfigError(
+                f"`{call}` inside of a `tf.function` waits for all workers in each "
+                "step, but in asynchronous training they take their steps by "
+                "themselves. Have the function return this worker's value, and call "
+                "it outside, on every worker alike. Received: synchronous=False"
+            )
 
     def _averaged(self, total: tf.Tensor, reduce_op) -> tf.Tensor:
         if reduce_op == tf.distribute.ReduceOp.MEAN and self._size > 1:
@@ -234,6 +274,7 @@ class ParallaxExtended(tf.compat.v1.distribute.StrategyExtended):
 
     def _gather_to_implementation(self, value, destinations, axis, options):
         del destinations, options
+        self._refuse_to_wait("strategy.gather")
         moved = tf.experimental.numpy.moveaxis(tf.convert_to_tensor(value), axis, 0)
         gathered = self._dense.all_gather(moved)
         return tf.experimental.numpy.moveaxis(gathered, 0, axis)
@@ -257,6 +298,7 @@ class ParallaxExtended(tf.compat.v1.distribute.StrategyExtended):
         del group
         # An optimizer without slots asks for nothing before.
         self._refuse_foreign_variable(var)
+        fn = self._clipping.first(fn, args)
         if isinstance(var, Table) and var.replica is None:
             act = self._optimizer.study if self._probing else self._optimizer.update
             return act(var, fn, args, kwargs)
@@ -271,7 +313,11 @@ class ParallaxExtended(tf.compat.v1.distribute.StrategyExtended):
                 seen[1].add(kind)
         if isinstance(var, ServerVariable):
             if args:
-                args = (var.slices(args[0]), *args[1:])
+                gradient = args[0]
+                if not slices and not self._sums_on_servers:
+                    # In a custom loop it is the sum already: each pushes its part.
+                    gradient = self._averaged(gradient, tf.distribute.ReduceOp.MEAN)
+                args = (var.slices(gradient), *args[1:])
             act = self._optimizer.study if self._probing else self._optimizer.update
             return act(var.table, fn, args, kwargs)
         if args and (slices or self._sums_on_servers):
@@ -282,12 +328,12 @@ class ParallaxExtended(tf.compat.v1.distribute.StrategyExtended):
             args = (gradient, *args[1:])
             self._traffic.passed()
         local = var.values[0] if isinstance(var, values.DistributedVariable) else var
-        with distribute_lib.UpdateContext(self._rank), tf.device(self._device):
+        with distribute_lib.UpdateContext(_ONLY_REPLICA), tf.device(self._device):
             return fn(local, *args, **kwargs)
 
     def _update_non_slot(self, colocate_with, fn, args, kwargs, group):
         del group
-        with distribute_lib.UpdateContext(self._rank), tf.device(self._device):
+        with distribute_lib.UpdateContext(_ONLY_REPLICA), tf.device(self._device):
             return fn(*args, **kwargs)
 
     def _use_merge_call(self):

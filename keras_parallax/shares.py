@@ -14,9 +14,10 @@ from collections.abc import Iterator, Sequence
 
 import keras
 import tensorflow as tf
-from tensorflow.python.distribute import values
+from tensorflow.python.distribute import distribute_lib, values
 
 from keras_parallax.collectives.dense import DenseRoad
+from keras_parallax.collectives.later import LaterSums
 
 
 class ShareWeights:
@@ -33,6 +34,7 @@ class ShareWeights:
         self._dense = dense
         self._size = size
         self._together = together
+        self._later = LaterSums(lambda tensors: dense.all_reduce(tensors, "mean"))
         self._model: keras.Model | None = None
         self._weight: tf.Tensor | None = None
         self._empty: tf.Tensor | None = None
@@ -56,7 +58,8 @@ class ShareWeights:
             self._weight = tf.cast(share, tf.float32)
             self._empty = count == 0
         try:
-            yield
+            with self._later.step():
+                yield
         finally:
             self._model, self._weight, self._empty = before
 
@@ -66,12 +69,22 @@ class ShareWeights:
             return list(tensors)
         return [self._weigh(tensor) for tensor in tensors]
 
+    def reduce_gradients(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Sums the gradients over the workers, and means along with them."""
+        along = self._later.take(tensors)
+        sums = self._dense.reduce_gradients(tensors, along.tensors)
+        along.feed(sums[len(tensors) :])
+        return sums[: len(tensors)]
+
     def mean(self, value: tf.Tensor) -> tf.Tensor:
-        """Mean of `value` over all examples, where each worker has its mean."""
+        """Mean of `value` over all examples, where each worker has its mean.
+
+        Within a step, it is known when the gradients are reduced, or the step ends.
+        """
         if not self._together:
             return value
         weighed = value if self._weight is None else self._weigh(value)
-        (total,) = self._dense.all_reduce([weighed], "mean")
+        total = self._later.add(weighed)
         return total / tf.cast(self._size, total.dtype)
 
     def keep_if_empty(self, old: tf.Tensor, new: tf.Tensor) -> tf.Tensor:
@@ -92,8 +105,6 @@ class ShareWeights:
         What layers sum for themselves, such as synchronized batch statistics, comes
         by the same call and must not be weighed.
         """
-        if self._model is None:
-            return False
         if self._model is None:
             return False
         shapes = iter([tuple(v.shape) for v in self._model.trainable_variables])
@@ -126,6 +137,9 @@ class MetricVariable(values.SyncOnReadVariable):
 class MeanVariable(values.MirroredVariable):
     """A moving statistic: what the workers assign in a step is averaged.
 
+    An optimizer's slots come as such variables, too. What it makes of them where it
+    updates a variable is the same on all workers, whose gradients are summed before.
+
     Args:
         strategy: The strategy.
         variable: What holds the value, alike on every worker.
@@ -139,9 +153,23 @@ class MeanVariable(values.MirroredVariable):
     def assign(self, value, use_locking=False, name=None, read_value=True):
         """Overwrites the value with the mean of what the workers assign."""
         local = self._get_replica(0)
-        if not tf.distribute.in_cross_replica_context():
-            value = self._shares.mean(tf.convert_to_tensor(value))
-        return local.assign(value, use_locking, name, read_value)
+        return local.assign(self._mean(value), use_locking, name, read_value)
+
+    def assign_add(self, value, use_locking=False, name=None, read_value=True):
+        """Adds the mean of what the workers add."""
+        local = self._get_replica(0)
+        return local.assign_add(self._mean(value), use_locking, name, read_value)
+
+    def assign_sub(self, value, use_locking=False, name=None, read_value=True):
+        """Subtracts the mean of what the workers subtract."""
+        local = self._get_replica(0)
+        return local.assign_sub(self._mean(value), use_locking, name, read_value)
+
+    def _mean(self, value):
+        updates = distribute_lib.get_update_replica_id() is not None
+        if updates or tf.distribute.in_cross_replica_context():
+            return value
+        return self._shares.mean(tf.convert_to_tensor(value, self.dtype))
 
 
 def averages(model: keras.Model) -> bool:
@@ -157,5 +185,7 @@ def _unknown_length(args: tuple) -> tf.Tensor | None:
             return tf.cast(leaf.nrows(), tf.int64)
         if isinstance(leaf, tf.Tensor) and leaf.shape.rank != 0:
             known = leaf.shape.rank is not None and leaf.shape[0] is not None
-            return None if known else tf.shape(leaf, tf.int64)[0]
+            # Without a graph, each worker knows its own, and may not fix it for all.
+            fixed = known and not tf.executing_eagerly()
+            return None if fixed else tf.shape(leaf, tf.int64)[0]
     return None

@@ -31,6 +31,7 @@ from keras_parallax.roads import ALLREDUCE
 from keras_parallax.servers.choice import Manner, kind_of_home, settle, with_copies
 from keras_parallax.tables import dispatch
 from keras_parallax.tables.factory import TableFactory
+from keras_parallax.tables.measured import note_time
 from keras_parallax.tables.optimizer import TableOptimizer
 from keras_parallax.tables.router import Router
 from keras_parallax.tables.traffic import StepTraffic
@@ -121,8 +122,8 @@ class ParallaxStrategy(tf.distribute.Strategy):
         # Nobody ahead of the slowest is what synchronous means.
         synchronous = synchronous or max_staleness == 0
         manner = Manner(local_aggregation, Wire(wire), synchronous, max_staleness)
-        if not synchronous and architecture == "hybrid":
-            architecture = "ps"  # An all-reduce would wait for every worker.
+        if not synchronous:
+            architecture = _without_all_reduce(architecture)
         routing = Routing(architecture, routes, partitions)
         topology = resolve(cluster_resolver=cluster_resolver)
         kind = kind_of_home(
@@ -206,39 +207,57 @@ class ParallaxStrategy(tf.distribute.Strategy):
 
     @property
     def plan(self) -> Plan:
-        """Which road each variable takes, and why; `print` shows a table."""
+        """Which road each variable takes, and why; `print` shows a table.
+
+        Where steps are timed (`strategy.spans`), it has what each variable took, too.
+        """
+        with tf.init_scope():
+            note_time(self._plan, self._factory.tables, self._spans.read())
         return self._plan
+
+    @property
+    def synchronous(self) -> bool:
+        """Whether a step's update is the sum over all workers."""
+        return self._home.is_synchronous
 
     def sparsity(self) -> list[Sparsity]:
         """How sparsely each table was used since this was last called, or since the
         start. Every worker calls it, between the same two steps."""
-        return self._router.measured(exactly=True)
+        with self._session.job.doing("strategy.sparsity()"):
+            return self._router.measured(exactly=True)
 
     @property
     def network(self) -> Network:
         """What the plan takes the network to be: given in `KERAS_PARALLAX_NETWORK`,
         or measured. Every worker asks when one does first."""
-        return self._router.network
+        with self._session.job.doing("strategy.network"):
+            return self._router.network
 
     def everyones(self, value: Any) -> list:
         """Every worker's `value`, in order of rank; for callbacks that have to decide
         alike. Every worker calls it, between the same two steps."""
-        return self._session.job.gather(value)
+        with self._session.job.doing("strategy.everyones()"):
+            return self._session.job.gather(value)
 
     def reroute(self, roads: Mapping[str, str]) -> None:
         """Moves tables to other roads, with their slots; values stay what they are.
+
+        The plan leaves them there, until it is told "auto" for them.
 
         Every worker calls it, between the same two steps. Training steps have to be
         traced anew: `model.make_train_function(force=True)`, or another
         `tf.function`.
 
         Args:
-            roads: "servers", "allgather" or "allreduce" by path of the variable.
+            roads: "servers", "allgather" or "allreduce" by path of the variable;
+                "auto" gives it back to the plan, which looks at it again after some
+                steps.
 
         Raises:
             ConfigError: There is no such table or road.
         """
-        self._router.reroute(roads)
+        with self._session.job.doing("strategy.reroute()"):
+            self._router.reroute(roads)
 
     def repartition(self, counts: Mapping[str, int]) -> None:
         """Moves tables into other numbers of partitions; as `reroute` does.
@@ -249,7 +268,8 @@ class ParallaxStrategy(tf.distribute.Strategy):
         Raises:
             ConfigError: There is no such table, or a number cannot be.
         """
-        self._router.repartition(counts)
+        with self._session.job.doing("strategy.repartition()"):
+            self._router.repartition(counts)
 
     @property
     def max_lead_steps(self) -> int | None:
@@ -301,9 +321,10 @@ class ParallaxStrategy(tf.distribute.Strategy):
 
         Every worker calls it, after its last step. Leaving the program does so too.
         """
-        self._session.job.barrier()
-        self._factory.close()
-        self._session.job.barrier()
+        with self._session.job.doing("strategy.close()"):
+            self._session.job.barrier()
+            self._factory.close()
+            self._session.job.barrier()
 
     def _held_by_servers(self) -> list[list[str]]:
         """What each server holds: one phrase a table."""
@@ -346,6 +367,18 @@ def _needs_servers(architecture: str, synchronous: bool) -> str:
     if not synchronous:
         return "synchronous=False"
     return "architecture='ps'" if architecture == "ps" else ""
+
+
+def _without_all_reduce(architecture: str) -> str:
+    """The architecture of asynchronous training."""
+    if architecture == "allreduce":
+        raise errors.ConfigError(
+            "An all-reduce waits for every worker in each step, and with "
+            "`synchronous=False` a step waits for none. Leave `architecture` out, or "
+            "train synchronously. Received: architecture='allreduce', "
+            "synchronous=False"
+        )
+    return "ps" if architecture == "hybrid" else architecture
 
 
 def _check_staleness(synchronous: bool, max_staleness: int | None) -> None:

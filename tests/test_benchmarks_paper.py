@@ -5,6 +5,7 @@ import sys
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from benchmarks import (
     ablation,
@@ -12,9 +13,11 @@ from benchmarks import (
     image_classification,
     language_model,
     report,
+    scaling,
     sparsity,
     system_steps,
     systems,
+    tensorflow_servers,
     translation,
 )
 
@@ -24,6 +27,7 @@ BENCHMARKS = (
     image_classification,
     sparsity,
     ablation,
+    scaling,
 )
 TINY = {
     "language model": {"vocabulary": 50, "width": 4, "drawn": 5},
@@ -71,9 +75,11 @@ def test_models_train_on_as_many_steps_as_asked_for(name):
 
 
 def test_systems_with_servers_have_processes_of_their_own():
-    assert comparison.jobs_of(("ours", "naive ps", "horovod")) == [
+    names = ("ours", systems.TENSORFLOW, "naive ps", "horovod")
+    assert comparison.jobs_of(names) == [
         ["ours", "horovod"],
         ["naive ps"],
+        [systems.TENSORFLOW],
     ]
     assert comparison.jobs_of(("ours",)) == [["ours"]]
 
@@ -163,10 +169,61 @@ def test_an_ablation_is_drawn_and_each_step_is_checked(tmp_path):
     assert (tmp_path / "ablation.png").exists()
 
 
+@pytest.mark.parametrize(
+    ("seconds", "steps"), [(0.001, 6), (1.0, 4), (1.9, 2), (2.1, 1), (60.0, 1)]
+)
+def test_a_turn_of_a_slow_system_has_fewer_steps(seconds, steps):
+    assert system_steps.steps_of_turn(6, seconds) == steps
+
+
+def test_a_slow_link_has_time(tmp_path):
+    told = comparison.environment(tmp_path)
+    assert int(told["HOROVOD_GLOO_TIMEOUT_SECONDS"]) > 30
+    assert told["KERAS_PARALLAX_CACHE"] == str(tmp_path)
+
+
+def test_links_of_fewer_hosts_are_faster_as_these_compute_faster():
+    rates = {case.hosts: case.rate_mbit for case in scaling.cases(quick=False)}
+    assert rates == {8: 60, 4: 120, 2: 240, 1: None}
+
+
+def test_throughput_is_told_in_hosts(tmp_path):
+    rows = [*rows_at(60, ours=20.0, horovod=160.0), *rows_at(120, hosts=4, ours=20.0)]
+    results = report.Report("scaling")
+    results.rows = rows
+    scaling.check(results)
+    found = {(row["hosts"], row["system"]): row["speed-up"] for row in rows}
+    assert found[8, "ours"] == pytest.approx(4)
+    assert found[8, "horovod"] == pytest.approx(0.5)
+    assert found[4, "ours"] == pytest.approx(2)
+    scaling.plot(rows, tmp_path / "scaling.png")
+    assert (tmp_path / "scaling.png").stat().st_size > 10_000
+
+
+def test_tensorflows_servers_have_a_place_on_each_host():
+    cluster = tensorflow_servers.cluster_of(["10.0.0.1", "10.0.0.2"], 3)
+    ports = {name: [a.rsplit(":")[-1] for a in cluster[name]] for name in cluster}
+    assert ports["worker"] == ["42000", "42001"] * 2
+    assert ports["ps"] == ["42002"] * 2
+    places = [tensorflow_servers.place_of(rank, 3) for rank in range(6)]
+    assert places == [
+        ("worker", 0), ("worker", 1), ("ps", 0), ("worker", 2), ("worker", 3), ("ps", 1)
+    ]  # fmt: skip
+
+
+def test_the_model_in_plain_tensorflow_learns():
+    model = tensorflow_servers.LanguageModel(**TINY["language model"])
+    batch = next(iter(model.batches(16)))
+    step = tf.function(model.step)
+    losses = [float(step(batch)) for _ in range(300)]
+    assert losses[-1] < 0.99 * losses[0]
+
+
 @pytest.mark.multiprocess
 @pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
 def test_systems_are_measured_side_by_side():
     names = ("one process", "ours", "horovod", "horovod, dense", "naive ps")
+    names += (systems.TENSORFLOW,)
     case = comparison.Case(
         "language model", 2, None, names, 4, TINY["language model"], turns=2, steps=2
     )

@@ -114,3 +114,13 @@ def test_where_names_home_and_partitions_on_servers_alone(plan):
 
 def test_an_empty_plan_prints():
     assert "variable" in str(Plan())
+
+
+def test_measured_time_is_shown_where_there_is_some(plan):
+    assert "took" not in str(plan)
+    plan.change("a", measured_bytes=12_345, measured_seconds=0.0021)
+    header, _, first, second = str(plan).splitlines()[:4]
+    assert header.split()[-2:] == ["moved", "took"]
+    assert first.split()[-3:] == ["12,345", "2.1", "ms"]
+    assert second.split()[-1] == "allreduce"
+    assert json.loads(plan.to_json())[0]["measured_seconds"] == 0.0021

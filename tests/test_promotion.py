@@ -41,8 +41,15 @@ def data():
     return x, random.normal(size=(len(x), 1)).astype("float32")
 
 
-def trained(how, optimizer, strategy=None):
-    """A model after some steps, and its weights and slots."""
+def trained(how, optimizer, strategy=None, evaluates=False):
+    """A model after some steps, and its weights and slots.
+
+    Args:
+        how: How its weight is used.
+        optimizer: Makes its optimizer.
+        strategy: In whose scope; None for none.
+        evaluates: Whether to evaluate it before it is trained, too.
+    """
     with strategy.scope() if strategy else contextlib.nullcontext():
         words = keras.Input((LENGTH,), dtype="int32")
         found = Gathered(how, name="gathered")(words)
@@ -52,6 +59,9 @@ def trained(how, optimizer, strategy=None):
         model.set_weights([random.normal(size=w.shape) for w in model.weights])
         model.optimizer.build(model.trainable_variables)
     x, y = data()
+    if evaluates:
+        model.evaluate(x, y, verbose=0)
+        model.predict(x, verbose=0)
     model.fit(x, y, batch_size=8, shuffle=False, verbose=0)
     states = [*model.weights, *model.optimizer.variables[2:]]
     return model, [np.asarray(state) for state in states]
@@ -82,6 +92,21 @@ def test_a_gathered_weight_becomes_a_table_with_its_slots(looks_at_all, optimize
     _, wanted = trained("dense", optimizer)
     for found, expected in zip(states, wanted, strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_what_was_traced_before_uses_the_table_after(looks_at_all):
+    def sgd():
+        return keras.optimizers.SGD(0.1)
+
+    model, _ = trained("gathered", sgd, kp.ParallaxStrategy(), evaluates=True)
+    assert table_of(model.get_layer("gathered").rows) is not None
+    twin, _ = trained("dense", sgd)
+    x, y = data()
+    loss = model.evaluate(x, y, verbose=0)
+    assert loss == pytest.approx(twin.evaluate(x, y, verbose=0), rel=1e-4)
+    np.testing.assert_allclose(
+        model.predict(x, verbose=0), twin.predict(x, verbose=0), rtol=1e-4, atol=1e-6
+    )
 
 
 def test_a_small_one_is_not_worth_it():

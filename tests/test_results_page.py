@@ -36,10 +36,24 @@ def test_figures_come_from_the_files(hook, tmp_path):
     page = hook.on_page_markdown(f"before\n\n{hook.PLACE}\n", page=None)
     assert page.startswith("before\n\n## Overhead\n\nStep time of one worker")
     assert "| ratio | 1.25 | <= 1.05 | **does not hold** |" in page
-    assert "| model | step ms | rows |\n| --- | ---: | ---: |" in page
+    assert "| model | step (ms) | rows |\n| --- | ---: | ---: |" in page
     assert "| a\\|b | 1,235 | 2,000 |\n| dense | 0.01235 | 3 |" in page
     assert "Measured on 2026-01-02 (cores: 2; python 3.11)." in page
     assert "img/" not in page
+
+
+def test_a_column_that_says_nothing_is_left_out(hook):
+    rows = [
+        {"system": "ours", "least_mb": 4.5, "roads": "", "examples_per_s": 210},
+        {"system": "horovod", "least_mb": "", "roads": None, "examples_per_s": 226},
+    ]
+    assert hook.table(rows).splitlines() == [
+        "| system | least (MB) | examples per s |",
+        "| --- | ---: | ---: |",
+        "| ours | 4.5 | 210 |",
+        "| horovod |  | 226 |",
+    ]
+    assert hook.table([{"roads": ""}]) == ""
 
 
 def test_a_page_without_the_place_stays_as_it_is(hook):

@@ -4,8 +4,9 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.distribute import distribute_lib
 
-from keras_parallax.shares import ShareWeights, averages
+from keras_parallax.shares import MeanVariable, ShareWeights, averages
 
 
 class OtherWorkers:
@@ -137,3 +138,42 @@ def test_averages(loss, expected):
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, name="dense")])
     model.compile("sgd", loss)
     assert averages(model) is expected
+
+
+def test_what_workers_assign_is_averaged_and_what_an_optimizer_makes_is_not():
+    # The other worker has nothing: the mean is half of this one's.
+    shares = ShareWeights(OtherWorkers(3), 2)
+    variable = MeanVariable(tf.distribute.get_strategy(), tf.Variable(4.0), shares)
+    variable.assign(6.0)
+    assert variable.numpy() == 3
+    variable.assign_add(2.0)
+    assert variable.numpy() == 4
+    variable.assign_sub(6.0)
+    assert variable.numpy() == 1
+    with distribute_lib.UpdateContext(0):
+        variable.assign(6.0)
+        variable.assign_add(2.0)
+        variable.assign_sub(1.0)
+    assert variable.numpy() == 7
+
+
+def test_within_a_step_means_come_along_with_the_gradients(model):
+    sent = []
+
+    class Road(OtherWorkers):
+        def reduce_gradients(self, tensors, along=()):
+            sent.append(len(along))
+            return [*tensors, *along]
+
+    shares = ShareWeights(Road(3), 2)
+    variable = MeanVariable(tf.distribute.get_strategy(), tf.Variable(4.0), shares)
+
+    @tf.function
+    def run(batch):
+        with shares.of_step(model, (batch,)):
+            variable.assign(tf.reduce_sum(batch))
+            return shares.reduce_gradients([batch])
+
+    run(tf.ones((2, 2)))
+    assert sent == [1]
+    assert variable.numpy() == 2

@@ -72,7 +72,7 @@ def test_phases_are_timed_and_overlaps_count_once():
         step(ids)
     read = spans.read()
     assert read.steps == read.told_steps == 2
-    assert read.pull_seconds == pytest.approx(0.04, abs=0.03)
+    assert read.pull_seconds >= 0.04
     assert read.push_seconds >= 0.08
     assert read.allreduce_seconds >= 0.02
     parts = read.pull_seconds + read.push_seconds + read.allreduce_seconds
@@ -117,8 +117,8 @@ def test_who_spends_longer_than_the_last_to_come_has_waited():
     spans.switch_on()
     # Worker 1 came late: of the last step it spent less in both spans.
     notes = np.zeros((2, 5), np.float32)
-    notes[0] = [0.5, 0.4, 0.3, 10, 60]
-    notes[1] = [0.4, 0.1, 0.2, 6, 36]
+    notes[0] = [0.5, 0.4, 10, 60, 0.3]
+    notes[1] = [0.4, 0.1, 6, 36, 0.2]
 
     @tf.function
     def step(x):
@@ -151,7 +151,7 @@ def test_what_is_told_is_the_step_before():
     for size in (3, 5):
         told.append(step(tf.zeros((size, 2), tf.int32)).numpy())
     assert told[0].tolist() == np.zeros((2, 5)).tolist()
-    assert told[1][0, 3:].tolist() == [3, 6]
+    assert told[1][0, 2:4].tolist() == [3, 6]
     assert not told[1][1].any()
 
 

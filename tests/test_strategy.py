@@ -59,6 +59,11 @@ def test_wrong_arguments_are_refused(arguments):
     assert repr(value).strip("{}") in str(caught.value)
 
 
+def test_an_all_reduce_that_waits_for_nobody_is_refused():
+    with pytest.raises(errors.ConfigError, match="waits for every worker"):
+        kp.ParallaxStrategy(architecture="allreduce", synchronous=False)
+
+
 def test_allreduce_architecture_trains_the_same(twin):
     strategy = kp.ParallaxStrategy(architecture="allreduce")
     model = prepared(models.build, adagrad, strategy)
@@ -241,6 +246,18 @@ def test_moving_averages_of_a_table():
 @pytest.fixture(params=["sgd", "adagrad"], ids=["without-slots", "with-slots"])
 def optimizer(request):
     return request.param
+
+
+def test_an_optimizer_may_be_built_outside_of_the_scope(twin):
+    strategy = parallax()
+    with strategy.scope():
+        model = models.build()
+        model.compile(adagrad(), "mse", jit_compile=False)
+        model.set_weights(models.start_weights(model))
+    model.optimizer.build(model.trainable_variables)
+    slots = [slot._value for slot in model.optimizer.variables[2:]]
+    assert sum(table_of(slot) is not None for slot in slots) == 2
+    assert_equal(fit(model), twin)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """ParallaxTensorBoard and FitSummary on one worker; event files are read back."""
 
-import json
 import re
 
 import keras
@@ -13,6 +12,7 @@ from tensorboard.util.tensor_util import make_ndarray
 
 import keras_parallax as kp
 from keras_parallax.callbacks import charts, fit_summary, load_picture
+from keras_parallax.callbacks.server_accounts import ServerAccount
 from keras_parallax.callbacks.stopwatch import PHASES, TableWindow, Window
 from keras_parallax.collectives.load import TableLoad
 
@@ -107,17 +107,31 @@ def test_the_layout_names_tags_that_are_there(events):
     (text,) = {value for _, value in events["custom_scalars__config__"]}
     layout = layout_pb2.Layout.FromString(text)
     assert layout.category[0].title == "Parallax"
+    assert "Parallax: servers" not in {category.title for category in layout.category}
     for chart in (chart for category in layout.category for chart in category.chart):
         assert "(" in chart.title  # The unit.
         for pattern in chart.multiline.tag:
             assert any(re.search(pattern, tag) for tag in events), pattern
 
 
+def test_every_number_is_described(events):
+    tags = [tag for tag, values in events.items() if isinstance(values[0][1], float)]
+    described = charts.described(tags)
+    assert len(tags) > 20
+    assert [tag for tag in tags if not described[tag]] == []
+
+
 def test_the_plan_is_a_table_in_markdown(events):
     plan = events["plan"][0][1].item().decode()
     lines = plan.splitlines()
     assert lines[0].startswith("| variable | shape | gradient |")
-    assert len({line.count(" | ") for line in lines}) == 1
+    table = [line for line in lines if line.startswith("|")]
+    assert len({line.count(" | ") for line in table}) == 1
+    reasons = lines[len(table) + 1 :]
+    assert any("words/embeddings`: " in reason for reason in reasons)
+    # Those that have the same reason share a line.
+    (dense,) = (reason for reason in reasons if "dense/kernel`" in reason)
+    assert "dense/bias`" in dense
     assert "words/embeddings` | 50 x 4 | sparse" in lines[2]
 
 
@@ -133,6 +147,16 @@ def test_several_steps_a_call_and_writing_by_epoch(tmp_path):
     assert [step for step, _ in events["step_ms/total"]] == [10, 20]
     for phase in PHASES:
         assert all(value >= 0 for _, value in events[f"step_ms/{phase}"])
+
+
+def test_a_change_of_the_plan_is_told_once(tmp_path):
+    strategy = kp.ParallaxStrategy()
+    model = build(strategy)
+    strategy.plan.note_change("words/embeddings: servers -> allgather (cheaper)")
+    board = kp.callbacks.ParallaxTensorBoard(tmp_path)
+    model.fit(*data(), batch_size=8, verbose=0, callbacks=[board], epochs=2)
+    ((_, text),) = read(tmp_path)["plan_changes"]
+    assert text.item().decode().splitlines() == [f"- {strategy.plan.changes[0]}"]
 
 
 def test_a_model_that_was_trained_before_is_traced_anew(tmp_path):
@@ -206,6 +230,13 @@ def test_the_hint_is_for_what_takes_most(phases, servers, uneven, word):
     assert word in fit_summary.hint(window(**phases), 2, servers, uneven)
 
 
+def test_an_optimizer_that_updates_all_rows_is_named():
+    slow = window(allreduce=40, push=10)
+    assert "sparse_update='lazy'" in fit_summary.hint(slow, 2, 0, 1, updates_all=True)
+    quick = window(compute=90)
+    assert "computing" in fit_summary.hint(quick, 2, 0, 1, updates_all=True)
+
+
 def test_the_summary_says_how_far_bytes_are_from_the_least():
     text = fit_summary.summary_of(window(compute=90, wait=5), 2, 1, 1.0)
     assert "160 examples/s" in text
@@ -213,24 +244,39 @@ def test_the_summary_says_how_far_bytes_are_from_the_least():
     assert "5% waiting for slower workers" in text
 
 
-def test_changes_of_the_plan_are_told():
-    before = [
-        {
-            "variable": "words",
-            "gradient": "unknown",
-            "road": "servers",
-            "partitions": 1,
-            "home": "peers",
-            "update": "",
-        }
+def test_what_the_plan_predicts_stands_beside_what_was_measured():
+    plan = [
+        {"variable": "words", "road": "servers", "home": "peers", "partitions": 4},
+        {"variable": "films", "road": "allgather", "home": "workers", "partitions": 1},
+        {"variable": "users", "road": "allgather", "home": "workers", "partitions": 1},
     ]
-    after = json.loads(json.dumps(before))
-    after[0].update(gradient="sparse", partitions=4)
-    assert charts.changes_of_plan(before, before) == []
-    assert charts.changes_of_plan(before, after) == [
-        "`words`: gradient was unknown, is sparse.",
-        "`words`: partitions was 1, is 4.",
+    for entry, number in zip(plan, (None, 2e6, 3e6), strict=True):
+        entry["predicted_bytes"] = number
+    found = charts.scalars(window(compute=90), [], plan, 1, is_chief=True)
+    assert found["megabytes_predicted/films"] == 2
+    assert found["megabytes_predicted_by_road/allgather"] == 5
+    assert "megabytes_predicted/words" not in found
+    assert found["partitions/words"] == 4 and "partitions/films" not in found
+    others = charts.scalars(window(compute=90), [], plan, 1, is_chief=False)
+    assert not [tag for tag in others if "predicted/" in tag or "partitions/" in tag]
+
+
+def test_the_load_of_a_server_is_a_share_of_what_is_pushed_to_servers():
+    plan = [
+        {"variable": "words", "road": "servers", "home": "dedicated", "partitions": 2},
+        {"variable": "films", "road": "allgather", "home": "workers", "partitions": 1},
     ]
+    loads = [
+        TableLoad("words", np.array([[3, 1]]), (1, 0)),
+        TableLoad("films", np.array([[9]]), (0,)),
+    ]
+    servers = [ServerAccount(7_000_000, None), ServerAccount(8_000_000, 0.5)]
+    found = charts.scalars(window(compute=90), loads, plan, 1, True, servers)
+    assert found["server_load/server-0"] == 0.25
+    assert found["server_load/server-1"] == 0.75
+    assert found["server_memory_mb/server-0"] == 7
+    assert found["server_busy_cores/server-1"] == 0.5
+    assert "server_busy_cores/server-0" not in found
 
 
 @pytest.mark.parametrize("partitions", [1, 2, 100])

@@ -44,11 +44,14 @@ class SampledSoftmax(layers.Layer):
         )
         return ops.reshape(losses, (-1, hidden.shape[1]))
 
+    def _seed(self, targets):
+        """What the draw depends on: the batch, so that a training can be repeated."""
+        return tf.reduce_sum(targets)
+
     def _draw(self, targets):
-        """Words by Zipf's law, and how often each is expected to be drawn. The batch
-        alone decides, so that a training can be repeated."""
+        """Words by Zipf's law, and how often each is expected to be drawn."""
         size = math.log(self.vocabulary + 1)
-        seed = tf.stack([tf.reduce_sum(targets), 0])
+        seed = tf.stack([self._seed(targets), 0])
         drawn = tf.exp(size * tf.random.stateless_uniform([self.drawn], seed)) - 1
         drawn = tf.minimum(tf.cast(drawn, tf.int64), self.vocabulary - 1)
         expected = [
@@ -77,7 +80,7 @@ def language_model(batch, steps, vocabulary=40_000, width=32, drawn=256):
     x = layers.LSTM(width, return_sequences=True, name="lstm")(x)
     losses = SampledSoftmax(vocabulary, drawn, name="softmax")(x, targets)
     model = _compiled([words, targets], losses, _mean_of_losses)
-    text = _zipf(vocabulary, (batch * steps, WORDS + 1))
+    text = zipf(vocabulary, (batch * steps, WORDS + 1))
     return model, ((text[:, :-1], text[:, 1:]), text[:, 1:])
 
 
@@ -90,7 +93,7 @@ def tied_language_model(batch, steps, vocabulary=4_000, width=32):
     x = embedding(words) + layers.Embedding(pairs_kept, width, name="pairs_seen")(pairs)
     x = layers.Conv1D(width, 3, padding="causal", activation="tanh", name="mix")(x)
     model = _compiled([words, pairs], TiedSoftmax(embedding)(x), _cross_entropy)
-    text = _zipf(vocabulary, (batch * steps, WORDS + 1))
+    text = zipf(vocabulary, (batch * steps, WORDS + 1))
     before, word = text[:, :-1].astype("int64"), text[:, 1:].astype("int64")
     seen = ((before * 7919 + word) % pairs_kept).astype("int32")
     return model, ((text[:, :-1], seen), text[:, 1:])
@@ -108,8 +111,8 @@ def translator(batch, steps, source_words=20_000, target_words=4_000, width=32):
     x = layers.Dense(width, "tanh")(x)
     logits = layers.Dense(target_words, name="word")(x)
     model = _compiled([source, before], logits, _cross_entropy)
-    read = _zipf(source_words, (batch * steps, WORDS))
-    written = _zipf(target_words, (batch * steps, WORDS + 1))
+    read = zipf(source_words, (batch * steps, WORDS))
+    written = zipf(target_words, (batch * steps, WORDS + 1))
     return model, ((read, written[:, :-1]), written[:, 1:])
 
 
@@ -129,7 +132,7 @@ def recommender(batch, steps, width=4):
         [ids, numbers], layers.Dense(1, "sigmoid")(above), "binary_crossentropy"
     )
     count = batch * steps
-    drawn = np.stack([_zipf(n, count, seed) for seed, n in enumerate(FEATURES)], 1)
+    drawn = np.stack([zipf(n, count, seed) for seed, n in enumerate(FEATURES)], 1)
     random = np.random.default_rng(1)
     features = random.normal(size=(count, NUMBERS)).astype("float32")
     return model, ((drawn, features), random.integers(0, 2, (count, 1)))
@@ -175,7 +178,7 @@ def _cross_entropy(words, logits):
     )
 
 
-def _zipf(count, shape, seed=0):
+def zipf(count, shape, seed=0):
     """Ids by Zipf's law: rank r with a probability proportional to 1/r."""
     total = np.cumsum(1 / np.arange(1, count + 1))
     random = np.random.default_rng([seed, count])

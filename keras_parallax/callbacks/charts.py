@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 
+from keras_parallax.callbacks.server_accounts import ServerAccount
 from keras_parallax.callbacks.stopwatch import PHASES, Window
 from keras_parallax.collectives.load import TableLoad, imbalance
 
 _MB = 1e6
 _TITLES = {"allreduce": "All-reduce"}
 
-#: The first charts: of each group, titles with the unit, and patterns of tags. A
-#: chart has few tags, for TensorBoard gives a worker one colour in all of them.
-LAYOUT = {
+# Of each group of charts, titles with the unit, and patterns of tags. A chart has few
+# tags, for TensorBoard gives a worker one colour in all of them, and one unit.
+_CHARTS = {
     "Parallax": {
-        "Throughput (examples, tokens per second)": [
-            "^throughput/all_(examples|tokens)_per_second$"
-        ],
+        "All workers (examples per second)": ["^throughput/all_examples_per_second$"],
+        "All workers (tokens per second)": ["^throughput/all_tokens_per_second$"],
+        "Each worker (examples per second)": ["^throughput/examples_per_second$"],
         "Time of a step (milliseconds)": ["^step_ms/total$"],
-        "Bytes of a step for tables (megabytes)": [
+        "Traffic of tables, and its least (megabytes a step)": [
             "^megabytes_a_step/tables(_least)?$"
+        ],
+        "All-reduce, computed (megabytes a step)": [
+            "^megabytes_a_step/allreduce_predicted$"
         ],
     },
     "Parallax: phases of a step": {
@@ -34,6 +39,11 @@ LAYOUT = {
         "Alpha (share of rows a step, 0 to 1)": ["^alpha/"],
         "Imbalance (fullest partition / mean)": ["^imbalance/partitions/"],
         "Memory of a worker (megabytes)": ["^memory_mb/"],
+    },
+    "Parallax: servers": {
+        "Memory of a server (megabytes)": ["^server_memory_mb/"],
+        "Busy processors of a server (cores)": ["^server_busy_cores/"],
+        "Load of a server (share of pushed rows, 0 to 1)": ["^server_load/"],
     },
 }
 
@@ -78,6 +88,68 @@ DESCRIPTIONS = {
     "memory_mb/resident": "Memory of this worker's process; 1 MB is 10^6 bytes.",
 }
 
+# What stands before a name, of a table or server, in a tag.
+_DESCRIPTIONS_OF_GROUPS = {
+    "alpha": "Share of the table's rows that a step of this worker pushes to, 0 to 1.",
+    "ids_pulled_a_step": "Distinct ids that a step of this worker pulls.",
+    "ids_pushed_a_step": "Distinct ids that a step of this worker pushes.",
+    "megabytes_by_road": (
+        "Rows, gradients and ids that a step of this worker exchanges on the road; "
+        "1 MB is 10^6 bytes."
+    ),
+    "megabytes_by_table": (
+        "Rows, gradients and ids of the table that a step of this worker exchanges."
+    ),
+    "megabytes_predicted": (
+        "What the plan predicts that the processes of the busiest machine exchange for "
+        "the table in a step."
+    ),
+    "megabytes_predicted_by_road": "The same of all tables on the road.",
+    "partitions": "Partitions that the table is in.",
+    "imbalance/partitions": (
+        "Rows that this worker has pushed to the fullest partition of the table, by "
+        "the mean of its partitions; 1 is even."
+    ),
+    "imbalance/servers": "The same of servers in place of partitions.",
+    "server_load": (
+        "Share of the rows that this worker has pushed that fell to the server (or, "
+        "where the workers keep the tables, to that worker), 0 to 1."
+    ),
+    "server_memory_mb": "Memory of the server's process; 1 MB is 10^6 bytes.",
+    "server_busy_cores": "Processors that the server's process keeps busy.",
+}
+
+
+def layout(tags: Iterable[str]) -> dict[str, dict[str, list[str]]]:
+    """The first charts, for a run that has numbers of these tags.
+
+    Returns:
+        For each group's title, patterns of tags by the chart's title. There is no
+        chart that would stay empty.
+    """
+    known = list(tags)
+    found = {
+        group: {
+            title: patterns
+            for title, patterns in charts.items()
+            if any(re.search(p, tag) for p in patterns for tag in known)
+        }
+        for group, charts in _CHARTS.items()
+    }
+    return {group: charts for group, charts in found.items() if charts}
+
+
+def described(tags: Iterable[str]) -> dict[str, str]:
+    """What TensorBoard says of each of these tags."""
+    return {tag: DESCRIPTIONS.get(tag) or _of_group(tag) for tag in tags}
+
+
+def _of_group(tag: str) -> str:
+    for group, text in _DESCRIPTIONS_OF_GROUPS.items():
+        if tag.startswith(f"{group}/"):
+            return text
+    return ""
+
 
 def scalars(
     window: Window,
@@ -85,6 +157,7 @@ def scalars(
     plan: Sequence[Mapping],
     resident_bytes: int,
     is_chief: bool,
+    servers: Sequence[ServerAccount] = (),
 ) -> dict[str, float]:
     """The numbers of a window, by tag.
 
@@ -94,6 +167,7 @@ def scalars(
         plan: The plan's entries as plain data.
         resident_bytes: Memory of this process.
         is_chief: Whether this worker also tells of all workers.
+        servers: What the server processes take, if this worker tells of them.
     """
     found: dict[str, float | None] = {
         "throughput/examples_per_second": window.examples_per_second,
@@ -117,6 +191,7 @@ def scalars(
     for load in loads:
         found[f"imbalance/partitions/{load.variable}"] = imbalance(load.by_partition)
         found[f"imbalance/servers/{load.variable}"] = imbalance(load.by_server)
+    found |= _of_servers(loads, plan, servers)
     if is_chief:
         found |= _of_all(window, plan)
     return {tag: value for tag, value in found.items() if value is not None}
@@ -134,78 +209,40 @@ def _bytes_by_road(window: Window, plan: Sequence[Mapping]) -> dict[str, float]:
     return found
 
 
+def _of_servers(
+    loads: Sequence[TableLoad],
+    plan: Sequence[Mapping],
+    servers: Sequence[ServerAccount],
+) -> dict[str, float | None]:
+    found: dict[str, float | None] = {}
+    for index, server in enumerate(servers):
+        found[f"server_memory_mb/server-{index}"] = server.resident_bytes / _MB
+        found[f"server_busy_cores/server-{index}"] = server.busy_cores
+    homes = {e["variable"]: e["home"] for e in plan if e["road"] == "servers"}
+    kinds = {"dedicated": "server", "peers": "worker"}
+    pushed: Counter[str] = Counter()
+    for load in loads:
+        kind = kinds.get(homes.get(load.variable, ""))
+        for holder, rows in zip(load.servers, load.by_partition, strict=True):
+            if kind is not None:
+                pushed[f"{kind}-{holder}"] += int(rows)
+    total = pushed.total()
+    return found | {f"server_load/{name}": n / total for name, n in pushed.items() if n}
+
+
 def _of_all(window: Window, plan: Sequence[Mapping]) -> dict[str, float | None]:
     found: dict[str, float | None] = {
         "throughput/all_examples_per_second": window.all_examples_per_second,
         "throughput/all_tokens_per_second": window.all_tokens_per_second or None,
     }
+    predicted: Counter[str] = Counter()
     for entry in plan:
-        if entry["road"] != "servers":
-            continue
-        found[f"partitions/{entry['variable']}"] = entry["partitions"]
-        predicted = entry.get("predicted_bytes")
-        if predicted is not None:
-            found[f"megabytes_predicted/{entry['variable']}"] = predicted / _MB
+        if entry["road"] == "servers":
+            found[f"partitions/{entry['variable']}"] = entry["partitions"]
+        number = entry.get("predicted_bytes")
+        if number is not None:
+            found[f"megabytes_predicted/{entry['variable']}"] = number / _MB
+            predicted[entry["road"]] += number
+    for road, number in predicted.items():
+        found[f"megabytes_predicted_by_road/{road}"] = number / _MB
     return found
-
-
-def plan_as_markdown(plan: Sequence[Mapping]) -> str:
-    """The plan as a table in Markdown, tables on servers first."""
-    columns = {
-        "variable": lambda e: f"`{e['variable']}`",
-        "shape": lambda e: " x ".join(f"{n:,}" for n in e["shape"]) or "scalar",
-        "gradient": lambda e: e["gradient"],
-        "alpha": lambda e: _number(e.get("alpha"), "{:.3g}"),
-        "road": lambda e: e["road"],
-        "partitions": lambda e: str(e["partitions"]),
-        "home": lambda e: e["home"],
-        "bytes a step, predicted": lambda e: _number(e.get("predicted_bytes"), "{:,}"),
-        "bytes a step, measured": lambda e: _number(e.get("measured_bytes"), "{:,}"),
-        "reason": lambda e: e["reason"].replace("|", "\\|"),
-    }
-    ordered = sorted(plan, key=lambda entry: entry["road"] != "servers")
-    rows = [[cell(entry) for cell in columns.values()] for entry in ordered]
-    # A column that says nothing of any variable is left out.
-    kept = [n for n in range(len(columns)) if any(row[n] for row in rows)]
-    lines = [list(columns), ["---"] * len(columns), *rows]
-    return "\n".join("| " + " | ".join(line[n] for n in kept) + " |" for line in lines)
-
-
-def changes_of_plan(before: Sequence[Mapping], after: Sequence[Mapping]) -> list[str]:
-    """What has changed from one state of the plan to another, a line each."""
-    then = {entry["variable"]: entry for entry in before}
-    lines = []
-    for entry in after:
-        old = then.get(entry["variable"])
-        if old is None:
-            lines.append(f"`{entry['variable']}` is new, by {entry['road']}.")
-            continue
-        for field in ("gradient", "road", "partitions", "home", "update"):
-            if old[field] != entry[field]:
-                lines.append(
-                    f"`{entry['variable']}`: {field} was {old[field] or 'unknown'}, "
-                    f"is {entry[field] or 'unknown'}."
-                )
-    return lines
-
-
-def searches_as_markdown(searches: Mapping[str, Any]) -> str:
-    """What a `PartitionSearch` has tried, as tables in Markdown."""
-    parts = []
-    for variable, search in searches.items():
-        if not search.samples:
-            continue
-        lines = [
-            f"`{variable}`: best so far {search.chosen} partitions",
-            "",
-            "| partitions | milliseconds a step |",
-            "| --- | --- |",
-        ]
-        for count, seconds in sorted(search.samples.items()):
-            lines.append(f"| {count} | {seconds * 1e3:.2f} |")
-        parts.append("\n".join(lines))
-    return "\n\n".join(parts)
-
-
-def _number(value: float | None, form: str) -> str:
-    return "" if value is None else form.format(value)

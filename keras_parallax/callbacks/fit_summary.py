@@ -83,8 +83,13 @@ class FitSummary(keras.callbacks.Callback):
             return
         loads = [imbalance(load.by_server) for load in self._watch.loads()]
         uneven = max(loads, default=1.0)
+        updates_all = any(entry.update == "exact" for entry in strategy.plan)
         self.text = summary_of(
-            self.window, strategy.num_workers, strategy.num_servers, uneven
+            self.window,
+            strategy.num_workers,
+            strategy.num_servers,
+            uneven,
+            updates_all,
         )
         self._watch = None
         if strategy.is_chief:
@@ -93,6 +98,8 @@ class FitSummary(keras.callbacks.Callback):
 
 def _of_all(window: Window | None, strategy: ParallaxStrategy) -> Window | None:
     """The window, with the throughput of all workers; every worker calls it."""
+    if not strategy.synchronous:
+        return window  # The others may be steps away from their last.
     rates = (0.0, 0.0)
     if window is not None:
         rates = window.examples_per_second, window.tokens_per_second
@@ -104,7 +111,13 @@ def _of_all(window: Window | None, strategy: ParallaxStrategy) -> Window | None:
     )
 
 
-def summary_of(window: Window, workers: int, servers: int, uneven: float) -> str:
+def summary_of(
+    window: Window,
+    workers: int,
+    servers: int,
+    uneven: float,
+    updates_all: bool = False,
+) -> str:
     """The summary of a window.
 
     Args:
@@ -112,6 +125,7 @@ def summary_of(window: Window, workers: int, servers: int, uneven: float) -> str
         workers: Number of workers.
         servers: Number of server processes.
         uneven: The largest load of a server as a multiple of the mean.
+        updates_all: Whether each step updates all rows of some table.
     """
     lines = [
         f"keras-parallax: {window.steps:,} steps of {_ms(window.seconds)} on "
@@ -120,12 +134,18 @@ def summary_of(window: Window, workers: int, servers: int, uneven: float) -> str
         f"  throughput  {_throughput(window)}",
         f"  traffic     {_traffic(window, workers)}",
         f"  time        {_time(window)}",
-        f"  hint        {hint(window, workers, servers, uneven)}",
+        f"  hint        {hint(window, workers, servers, uneven, updates_all)}",
     ]
     return "\n".join(lines)
 
 
-def hint(window: Window, workers: int, servers: int, uneven: float) -> str:
+def hint(
+    window: Window,
+    workers: int,
+    servers: int,
+    uneven: float,
+    updates_all: bool = False,
+) -> str:
     """One thing to change, for what takes most of a step; see `summary_of`."""
     share = {
         name: (seconds or 0.0) / window.seconds
@@ -147,6 +167,13 @@ def hint(window: Window, workers: int, servers: int, uneven: float) -> str:
             "Workers wait for the slowest: compare `step_ms` of the workers in "
             "TensorBoard, and see what else runs on the slowest's machine."
         )
+    travels = share["pull"] + share["push"] + share["allreduce"]
+    if updates_all and travels > _MUCH:
+        # Workers that wait for the update of another's rows see a long all-reduce.
+        return (
+            "The optimizer updates every row of a table in each step, touched or not: "
+            "try `sparse_update='lazy'`, or Adagrad; both are other methods."
+        )
     if servers and uneven > _UNEVEN and share["pull"] + share["push"] > _MUCH:
         return (
             f"The busiest server gets {uneven:.1f} times the mean: use more "
@@ -167,9 +194,13 @@ def hint(window: Window, workers: int, servers: int, uneven: float) -> str:
 
 
 def _throughput(window: Window) -> str:
-    tokens = window.all_tokens_per_second
+    examples, tokens = window.all_examples_per_second, window.all_tokens_per_second
+    whose = ""
+    if examples is None:
+        examples, tokens = window.examples_per_second, window.tokens_per_second
+        whose = " on this worker"
     words = f", {tokens:,.0f} tokens/s" if tokens else ""
-    return f"{window.all_examples_per_second or 0:,.0f} examples/s{words}"
+    return f"{examples:,.0f} examples/s{words}{whose}"
 
 
 def _traffic(window: Window, workers: int) -> str:

@@ -7,11 +7,12 @@ from PIL import Image, ImageDraw, ImageFont
 
 from keras_parallax.collectives.load import TableLoad, imbalance
 
-# TensorBoard shows a picture some 300 pixels wide.
-_WIDTH, _LEFT, _RIGHT = 420, 56, 12
-_BARS_TOP, _BARS_HEIGHT = 96, 110
-_MAP_TOP, _MAP_HEIGHT = 262, 160
-_HEIGHT = 472
+# TensorBoard makes every picture so wide, without smoothing: letters of any other
+# size would lose strokes.
+_WIDTH, _LEFT, _RIGHT = 350, 52, 10
+_BARS_TOP, _BARS_HEIGHT = 110, 110
+_MAP_TOP, _MAP_HEIGHT = 276, 150
+_HEIGHT = 466
 _INK, _FAINT, _BAR, _LINE = "#222222", "#888888", "#3f6fb5", "#d1603d"
 _COLD, _HOT = np.array([247, 250, 253]), np.array([8, 48, 107])
 
@@ -23,9 +24,10 @@ def draw(load: TableLoad) -> Image.Image:
     pen = ImageDraw.Draw(image)
     total = max(1, int(load.counts.sum()))
     shares = load.by_partition / total
-    told = f"{total:,} rows pushed by this worker; fullest: {imbalance(shares):.2f} x"
-    _text(pen, (10, 10), load.variable, size=16)
-    _text(pen, (10, 32), f"{told} mean", fill=_FAINT)
+    _text(pen, (6, 8), _fitting(load.variable, 15), size=15)
+    _text(pen, (6, 30), f"{total:,} rows pushed by this worker", fill=_FAINT)
+    told = f"fullest partition: {imbalance(shares):.2f} times the mean"
+    _text(pen, (6, 48), told, fill=_FAINT)
     _bars(pen, shares)
     _map(image, load.counts / total)
     _axis(pen, len(shares))
@@ -50,7 +52,7 @@ def _bars(pen: ImageDraw.ImageDraw, shares: np.ndarray) -> None:
     for share in (0.0, float(shares.max())):
         y = bottom - share / top_share * _BARS_HEIGHT
         _text(pen, (_LEFT - 6, y), f"{share:.1%}", anchor="rm")
-    _text(pen, (10, _BARS_TOP - 10), "share of pushes", fill=_FAINT, anchor="ls")
+    _text(pen, (6, _BARS_TOP - 10), "share of pushes", fill=_FAINT, anchor="ls")
 
 
 def _map(image: Image.Image, shares: np.ndarray) -> None:
@@ -67,8 +69,8 @@ def _map(image: Image.Image, shares: np.ndarray) -> None:
     )
     _text(
         pen,
-        (10, _MAP_TOP - 10),
-        "row of the table (darker: pushed more often)",
+        (6, _MAP_TOP - 10),
+        "row of the table; darker: pushed more often",
         fill=_FAINT,
         anchor="ls",
     )
@@ -86,6 +88,16 @@ def _axis(pen: ImageDraw.ImageDraw, partitions: int) -> None:
             )
     middle = (_LEFT + _WIDTH - _RIGHT) / 2
     _text(pen, (middle, _HEIGHT - 20), "partition", fill=_FAINT, anchor="mm")
+
+
+def _fitting(text: str, size: int) -> str:
+    """`text`, or its end, where that is all that there is room for."""
+    font = ImageFont.load_default(size)
+    if font.getlength(text) <= _WIDTH - 12:
+        return text
+    while text and font.getlength(f"…{text}") > _WIDTH - 12:
+        text = text[1:]
+    return f"…{text}"
 
 
 def _text(

@@ -11,8 +11,9 @@ import keras
 import psutil
 
 from keras_parallax import errors
-from keras_parallax.callbacks import charts, load_picture
+from keras_parallax.callbacks import charts, load_picture, plan_text
 from keras_parallax.callbacks.event_file import EventFile
+from keras_parallax.callbacks.server_accounts import ServerAccounts
 from keras_parallax.callbacks.stopwatch import Stopwatch
 
 if TYPE_CHECKING:
@@ -37,7 +38,8 @@ class ParallaxTensorBoard(keras.callbacks.Callback):
     model.fit(dataset, callbacks=[kp.callbacks.ParallaxTensorBoard("logs")])
     ```
 
-    Steps are timed in their graph from then on, which costs less than 1% of a step.
+    Steps are timed in their graph from then on, which costs a little of each step; see
+    the benchmark `watching`.
 
     Args:
         log_dir: The folder that TensorBoard looks into.
@@ -74,9 +76,11 @@ class ParallaxTensorBoard(keras.callbacks.Callback):
         self._process = psutil.Process()
         self._file: EventFile | None = None
         self._watch: Stopwatch | None = None
+        self._servers: ServerAccounts | None = None
         self._steps = 0
         self._batch = 0
-        self._plan: list[dict] = []
+        self._is_laid_out = False
+        self._changes = 0
         self._shown = ""
         self._searched = ""
 
@@ -86,9 +90,12 @@ class ParallaxTensorBoard(keras.callbacks.Callback):
         strategy = self._watch.strategy
         self._file = EventFile(self._folder / f"worker-{strategy.worker_index}")
         self._steps = 0
+        self._is_laid_out = False
         if strategy.is_chief:
-            self._file.layout(charts.LAYOUT)
             self._file.hparams(self._settings(), _METRICS)
+            if strategy.num_servers:
+                self._servers = ServerAccounts.of_connected()
+                self._servers.read()  # What comes is told as a difference from this.
 
     def on_epoch_begin(self, epoch, logs=None):
         """Times no step across an epoch's end."""
@@ -133,7 +140,7 @@ class ParallaxTensorBoard(keras.callbacks.Callback):
         """Closes the event file."""
         if self._file is not None:
             self._file.close()
-        self._file = self._watch = None
+        self._file = self._watch = self._servers = None
 
     def _write(self) -> None:
         if self._watch is None or self._file is None:
@@ -150,29 +157,34 @@ class ParallaxTensorBoard(keras.callbacks.Callback):
             plan,
             self._process.memory_info().rss,
             strategy.is_chief,
+            [] if self._servers is None else self._servers.read(),
         )
-        self._file.scalars(self._now(), values, charts.DESCRIPTIONS)
-        if strategy.is_chief and not self._plan:
+        self._file.scalars(self._now(), values, charts.described(values))
+        if strategy.is_chief and not self._is_laid_out:
+            self._file.layout(charts.layout(values))
+            self._is_laid_out = True
+        if strategy.is_chief and not self._shown:
             self._write_plan()
         self._watch.resume()
 
     def _write_plan(self) -> None:
         if self._file is None:
             return
-        plan = self.model.distribute_strategy.plan.to_dict()
-        shown = charts.plan_as_markdown(plan)
+        plan = self.model.distribute_strategy.plan
+        shown = plan_text.plan_as_markdown(plan.to_dict())
         if shown != self._shown:
             self._file.text(self._now(), "plan", shown)
-        changes = charts.changes_of_plan(self._plan, plan)
-        if changes and self._plan:
+            self._shown = shown
+        changes = plan.changes[self._changes :]
+        if changes:
             listed = "\n".join(f"- {line}" for line in changes)
             self._file.text(self._now(), "plan_changes", listed)
-        self._plan, self._shown = plan, shown
+            self._changes += len(changes)
 
     def _write_search(self) -> None:
         if self._file is None or self._search is None:
             return
-        markdown = charts.searches_as_markdown(self._search.searches)
+        markdown = plan_text.searches_as_markdown(self._search.searches)
         if markdown and markdown != self._searched:
             self._file.text(self._now(), "partition_search", markdown)
             self._searched = markdown

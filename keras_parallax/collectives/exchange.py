@@ -17,6 +17,7 @@ from keras_parallax.collectives.operations import (
     operation_name,
     unfolded,
 )
+from keras_parallax.collectives.steady import padded
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -55,7 +56,7 @@ class Group:
         import horovod.tensorflow as hvd
 
         received, received_counts = hvd.alltoall(
-            unfolded(as_bits(values)),
+            padded(unfolded(as_bits(values))),
             splits=unfolded(counts),
             name=operation_name(f"exchange_{self.name}"),
             ignore_name_scope=True,

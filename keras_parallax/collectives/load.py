@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 #: A table's rows are counted in so many ranges of equal length.
 RANGES = 32
@@ -82,7 +83,8 @@ class Load:
         if key not in self._counters:
             with tf.init_scope(), tf.device(self._device):
                 zeros = [0] * (ranges * partitions)
-                counts = tf.Variable(zeros, dtype=tf.int64, trainable=False)
+                # Not a `tf.Variable`: the strategy would have all workers make it.
+                counts = ResourceVariable(zeros, dtype=tf.int64, trainable=False)
             self._counters[key] = _Counter(variable, tuple(servers), counts)
         with tf.device(self._device):
             ids = tf.cast(ids, tf.int64)

@@ -28,8 +28,9 @@ from keras_parallax.collectives.load import Load
 
 PULL, PUSH, ALLREDUCE, HOLD = "pull", "push", "allreduce", "hold"
 
-# What a worker tells the others of its last step.
-_TOLD = (PULL, PUSH, ALLREDUCE, "examples", "tokens")
+# What a worker tells the others of its last step, before how long each of its
+# all-reduces took.
+_TOLD = (PULL, PUSH, "examples", "tokens")
 
 T = TypeVar("T")
 
@@ -89,6 +90,7 @@ class _Step:
     examples: tf.Tensor
     tokens: tf.Tensor
     heard: tf.Tensor | None = None
+    reductions: int = 1
 
 
 class Spans:
@@ -132,7 +134,10 @@ class Spans:
         with tf.init_scope(), tf.device(self._device):
             count = len(dataclasses.fields(Reading))
             self._totals = tf.Variable(np.zeros(count), trainable=False)
-            self._last = tf.Variable(np.zeros(len(_TOLD), np.float32), trainable=False)
+            # How many all-reduces a step has is not known before it is traced.
+            self._last = tf.Variable(
+                np.zeros(len(_TOLD) + 1, np.float32), trainable=False, shape=(None,)
+            )
         return True
 
     def read(self) -> Reading:
@@ -217,14 +222,22 @@ class Spans:
         self._step.spans.append((phase, begin, end))
         return result
 
-    def note(self) -> tf.Tensor | None:
-        """What to sum over all workers, along with the gradients; None for nothing."""
+    def note(self, reductions: int = 1) -> tf.Tensor | None:
+        """What to sum over all workers, along with the gradients; None for nothing.
+
+        Args:
+            reductions: In how many all-reduces the gradients go.
+        """
         if not self.is_timing or self._step is None or self._last is None:
             return None
         if self._step.heard is not None:
             return None
+        self._step.reductions = reductions
+        length = len(_TOLD) + reductions
+        # The step before may have been another function's, with fewer or more.
+        last = tf.pad(self._last.read_value(), [[0, length]])[:length]
         mine = tf.one_hot(self._rank, self._size)[:, None]
-        return mine * self._last.read_value()[None]
+        return mine * tf.ensure_shape(last, (length,))[None]
 
     def hear(self, notes: tf.Tensor) -> None:
         """Takes the sum of all workers' notes."""
@@ -246,7 +259,7 @@ class Spans:
         if step.heard is not None:
             notes = tf.cast(step.heard, tf.float64)
             wait, told = self._waited(notes), tf.constant(1.0, tf.float64)
-            everyone = tf.unstack(tf.reduce_sum(notes[:, 3:], 0))
+            everyone = tf.unstack(tf.reduce_sum(notes[:, 2 : len(_TOLD)], 0))
         elif self._size > 1:
             everyone = [tf.zeros((), tf.float64)] * 2
         self._totals.assign_add(
@@ -264,16 +277,17 @@ class Spans:
                 ]
             )
         )
-        mine = [*(spent[n] for n in _TOLD[:3]), step.examples, step.tokens]
+        mine = [spent[PULL], spent[PUSH], step.examples, step.tokens]
+        mine += _apart(step)
         self._last.assign(tf.cast(tf.stack(mine), tf.float32))
 
     def _waited(self, notes: tf.Tensor) -> tf.Tensor:
         """Seconds that this worker waited in the step before this one."""
-        spent = notes[:, :3]
-        pull, push, allreduce = tf.unstack(spent[self._rank] - tf.reduce_min(spent, 0))
-        # Who comes late to the all-reduce comes late to the push beside it, too;
-        # the longer of the two waits is the time lost.
-        wait = tf.maximum(push, allreduce)
+        longer = notes[self._rank] - tf.reduce_min(notes, 0)
+        pull, push, allreduce = longer[0], longer[1], longer[len(_TOLD) :]
+        # Who comes late to one all-reduce comes late to the others and to the push
+        # beside them, too; the longest of the waits is the time lost.
+        wait = tf.maximum(push, tf.reduce_max(allreduce))
         return wait + pull if self.pulls_meet else wait
 
 
@@ -327,6 +341,15 @@ def _sizes(inputs: Sequence) -> dict[str, tf.Tensor]:
 
 def _total(seconds: list[tf.Tensor]) -> tf.Tensor:
     return tf.add_n(seconds) if seconds else tf.constant(0.0, tf.float64)
+
+
+def _apart(step: _Step) -> list[tf.Tensor]:
+    """Seconds of each of a step's all-reduces: another worker may have been the last
+    to come to each. What more there are than was announced count with the last."""
+    seconds = [end - begin for name, begin, end in step.spans if name == ALLREDUCE]
+    last = step.reductions - 1
+    seconds += [tf.constant(0.0, tf.float64)] * (last - len(seconds))
+    return [*seconds[:last], _total(seconds[last:])]
 
 
 def _union(spans: list[tuple[tf.Tensor, tf.Tensor]]) -> tf.Tensor:

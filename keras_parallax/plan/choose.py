@@ -113,6 +113,22 @@ def choose(
     }
 
 
+def saving_s(choices: Mapping[str, Choice], roads: Mapping[str, str]) -> float:
+    """Seconds a step that choices save.
+
+    Args:
+        choices: The road chosen for each variable, by path.
+        roads: The road of variables now; of the others, the one chosen.
+    """
+    now = []
+    for path, choice in choices.items():
+        costs = [choice.cost, *choice.alternatives]
+        road = roads.get(path, choice.road)
+        now.append(next((c for c in costs if c.road == road), choice.cost))
+    chosen = [choice.cost for choice in choices.values()]
+    return step(now).seconds - step(chosen).seconds
+
+
 def _options(
     use: Use,
     cluster: Cluster,

@@ -37,6 +37,10 @@ class Entry:
         predicted_seconds: What it costs a step alone, by the cost model.
         measured_bytes: Rows, gradients and ids that this worker has moved for it in
             a step, on average since the start.
+        measured_seconds: Its share of the time that this worker's steps were measured
+            to pull, push and all-reduce. What travels together is measured together;
+            the time of each phase is shared by bytes. None where `strategy.spans`
+            are off.
     """
 
     variable: str
@@ -53,6 +57,7 @@ class Entry:
     predicted_bytes: int | None = None
     predicted_seconds: float | None = None
     measured_bytes: int | None = None
+    measured_seconds: float | None = None
 
     @property
     def where(self) -> str:
@@ -109,6 +114,10 @@ class Plan:
         """The entry of the variable known as `key`."""
         return self._entries[key]
 
+    def items(self) -> list[tuple[str, Entry]]:
+        """All entries, and what they are known as."""
+        return list(self._entries.items())
+
     def __iter__(self) -> Iterator[Entry]:
         return iter(self._entries.values())
 
@@ -150,6 +159,12 @@ class Plan:
             ]
             for e in self
         ]
+        if any(e.measured_seconds is not None for e in self):
+            header += ["moved", "took"]
+            for row, e in zip(rows, self, strict=True):
+                row.append("" if e.measured_bytes is None else f"{e.measured_bytes:,}")
+                seconds = e.measured_seconds
+                row.append("" if seconds is None else _in_ms(seconds))
         widths = [
             max(len(row[column]) for row in [header, *rows])
             for column in range(len(header))

@@ -82,7 +82,11 @@ class Routing:
 
     def adapts(self, path: str) -> bool:
         """Whether the variable may change its road when more is known of it."""
-        return self._architecture == "hybrid" and not any(
+        return self._architecture == "hybrid" and self.promotes(path)
+
+    def promotes(self, path: str) -> bool:
+        """Whether the variable becomes a table if its rows are looked up."""
+        return self._architecture != "allreduce" and not any(
             fnmatch.fnmatchcase(path, pattern) for pattern in self._routes
         )
 

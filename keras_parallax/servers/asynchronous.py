@@ -18,6 +18,8 @@ from keras_parallax.collectives.meter import Meter
 from keras_parallax.collectives.wire import Wire
 from keras_parallax.servers.dedicated import DedicatedHome, run_updates
 from keras_parallax.servers.home import Push
+from keras_parallax.servers.numbers import Numbers
+from keras_parallax.servers.roll_call import RollCall
 
 
 class AsynchronousHome(DedicatedHome):
@@ -56,6 +58,10 @@ class AsynchronousHome(DedicatedHome):
         self.clock = None
         if job.size > 1 and max_staleness is not None:
             self.clock = Clock(job, devices[0], max_staleness)
+        self._roll_call = None
+        if job.size > 1 and job.call_roll is None:
+            is_held = self.clock.is_held if self.clock else lambda rank: False
+            job.call_roll = self._roll_call = RollCall(job, devices[0], is_held)
 
     def push(self, contributions: Sequence[Push]) -> tf.Operation:
         """See `Home.push`; with this worker's gradients alone."""
@@ -88,6 +94,14 @@ class AsynchronousHome(DedicatedHome):
         if self.clock is not None:
             self.clock.end(after)
 
+    def close(self) -> None:
+        """See `Home.close`; nobody waits any more for this worker."""
+        super().close()
+        if self._roll_call is not None:
+            self._roll_call.leave()
+        if self.clock is not None:
+            self.clock.leave()
+
 
 class Clock:
     """Lets no worker run more than some steps ahead of the slowest.
@@ -110,18 +124,15 @@ class Clock:
         name = f"keras_parallax/clock/{Clock._made}"
         self._device = device
         self._rank = job.rank
+        self._max_staleness = max_staleness
         others = [r for r in range(job.size) if r != job.rank]
-        self._from = [Permissions(device, f"{name}/{r}-{job.rank}") for r in others]
+        self._from = {r: Permissions(device, f"{name}/{r}-{job.rank}") for r in others}
         self._to = [Permissions(device, f"{name}/{job.rank}-{r}") for r in others]
-        with tf.init_scope(), tf.device(device):
-            self._steps = tf.raw_ops.VarHandleOp(
-                shared_name=f"{name}/steps", dtype=tf.int64, shape=[job.size]
-            )
-            if job.rank == 0:
-                zeros = tf.zeros([job.size], tf.int64)
-                tf.raw_ops.AssignVariableOp(resource=self._steps, value=zeros)
-                # The value fetched is the proof that it has happened.
-                tf.raw_ops.ReadVariableOp(resource=self._steps, dtype=tf.int64).numpy()
+        # Of each worker: steps taken; whether it is about to begin one; to have left.
+        self._steps, self._waiting, self._left = (
+            Numbers(device, f"{name}/{what}", job)
+            for what in ("steps", "waiting", "left")
+        )
         for permissions in self._to:
             permissions.give_at_first(max_staleness)
         self._ended = tf.Variable(0, dtype=tf.int64, trainable=False)
@@ -137,10 +148,16 @@ class Clock:
     def begin(self) -> tf.Operation:
         """Waits, in the graph, until this worker may begin its next step."""
         with tf.device(self._device):
-            allowed = [permissions.take() for permissions in self._from]
-            with tf.control_dependencies(allowed):
-                steps = tf.raw_ops.ReadVariableOp(resource=self._steps, dtype=tf.int64)
-        lead = steps[self._rank] - tf.reduce_min(steps)
+            with tf.control_dependencies([self._waiting.set_mine(1)]):
+                taken = {r: given.take() for r, given in self._from.items()}
+            with tf.control_dependencies(list(taken.values())):
+                left = self._left.read()
+                # One who has left gives no more: its last permission is for ever.
+                kept = [given.give(left[r]) for r, given in self._from.items()]
+                allowed = [self._waiting.set_mine(0), *kept]
+                steps = self._steps.read()
+        slowest = tf.reduce_min(tf.where(left > 0, steps.dtype.max, steps))
+        lead = steps[self._rank] - slowest
         noted = self._max_lead.assign(tf.maximum(self._max_lead, lead))
         with tf.control_dependencies([*allowed, noted]):
             return tf.no_op()
@@ -148,17 +165,30 @@ class Clock:
     def end(self, after: Sequence[tf.Operation]) -> None:
         """Lets the others go on, in the graph, when `after` have happened."""
         with tf.control_dependencies(after), tf.device(self._device):
-            counted = tf.raw_ops.ResourceScatterAdd(
-                resource=self._steps,
-                indices=[self._rank],
-                updates=tf.ones([1], tf.int64),
-            )
-            with tf.control_dependencies([counted]):
+            with tf.control_dependencies([self._steps.add_to_mine(1)]):
                 given = [permissions.give() for permissions in self._to]
             with tf.control_dependencies(given):
                 done = tf.ones([], tf.int64)
         # The step ends on this worker when this has come back from the server.
         self._ended.assign_add(done)
+
+    def is_held(self, rank: int) -> bool:
+        """Whether a worker waits, in its step, for this one to take another; asked
+        outside the graph."""
+        with tf.init_scope():
+            # In this order: it may have begun a step between the two.
+            steps = self._steps.read().numpy()
+            waiting = self._waiting.read().numpy()
+        ahead = steps[rank] - steps[self._rank]
+        return bool(waiting[rank]) and ahead >= self._max_staleness
+
+    def leave(self) -> None:
+        """Lets the others go on without this worker, outside the graph."""
+        with tf.init_scope():
+            self._left.set_mine(1)
+            self._left.read().numpy()
+            for permissions in self._to:
+                permissions.give_at_first(1)
 
 
 class Permissions:
@@ -188,11 +218,11 @@ class Permissions:
             # The value fetched is the proof that it has happened.
             tf.raw_ops.QueueSizeV2(handle=self._queue).numpy()
 
-    def give(self) -> tf.Operation:
-        """Gives one, in the graph."""
+    def give(self, count: tf.Tensor | int = 1) -> tf.Operation:
+        """Gives some, in the graph."""
         with tf.device(self._device):
-            return tf.raw_ops.QueueEnqueueV2(
-                handle=self._queue, components=[tf.constant(0)]
+            return tf.raw_ops.QueueEnqueueManyV2(
+                handle=self._queue, components=[tf.zeros([count], tf.int32)]
             )
 
     def take(self) -> tf.Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 from collections.abc import Callable, Iterable
 
@@ -91,20 +92,26 @@ class TableFactory:
         if made.trainable or made.is_embedding:
             road, reason = self._routing.road(made.path, made.is_embedding, made.shape)
         if road != ALLREDUCE:
-            return self._make(made, next_creator, kwargs, None, reason, road=road)
+            table = self._make(made, next_creator, kwargs, None, reason, road=road)
+            if self._routing.dense_on_servers:
+                Origin.of(made, next_creator, kwargs).note_on(table)
+            return table
         begin = self._beginning_in_partitions(made) if made.trainable else None
         if begin is not None:
             size = in_words(made.size_bytes)
             reason = f"{size}: in partitions until its gradient is known"
             return self._make(made, next_creator, kwargs, None, reason, begin=begin)
         variable = next_creator(**kwargs)
-        if made.trainable and self._routing.dense_on_servers:
-            return self._on_server(made, next_creator, kwargs, variable)
-        if made.trainable:
+        if not made.trainable:
+            return variable
+        origin = Origin.of(made, next_creator, kwargs)
+        if self._routing.dense_on_servers:
+            variable = self._on_server(origin, variable)
+        else:
             self._note(variable, made, ALLREDUCE, 1, "workers", reason)
-            if self._routing.adapts(made.path) and _is_worth_a_look(made):
-                Origin.of(made, next_creator, kwargs).note_on(variable)
-                self._unsettled.add(variable._unique_id)
+        if self._routing.promotes(made.path) and _is_worth_a_look(made):
+            origin.note_on(variable)
+            self._unsettled.add(variable._unique_id)
         return variable
 
     def _slot(
@@ -114,15 +121,16 @@ class TableFactory:
         kwargs: dict,
         owner: Table | tf.Variable,
     ) -> Table | tf.Variable:
-        if isinstance(owner, Table):
-            if owner.replica is None and made.shape == tuple(owner.shape):
-                return self._make(made, next_creator, kwargs, owner, "slot of a table")
-            return next_creator(**kwargs)
-        variable = next_creator(**kwargs)
+        slot: Table | tf.Variable
+        beside = isinstance(owner, Table) and owner.replica is None
+        if beside and made.shape == tuple(owner.shape):
+            slot = self._make(made, next_creator, kwargs, owner, "slot of a table")
+        else:
+            slot = next_creator(**kwargs)
         origin = origin_of(owner)
         if origin is not None and made.shape == origin.made.shape:
-            origin.slots.append((variable, Origin.of(made, next_creator, kwargs)))
-        return variable
+            origin.slots.append((slot, Origin.of(made, next_creator, kwargs)))
+        return slot
 
     def _beginning_in_partitions(self, made: Creation) -> InitialValue | None:
         """How a variable begins that is so large that it should not be made whole
@@ -138,10 +146,16 @@ class TableFactory:
         return begin if begin.array is None else None
 
     def _on_server(
-        self, made: Creation, next_creator: Callable, kwargs: dict, copy: tf.Variable
+        self,
+        origin: Origin,
+        copy: tf.Variable,
+        reason: str = "everything is on servers",
     ) -> ServerVariable:
-        reason = "everything is on servers"
-        table = self._make(made, next_creator, kwargs, None, reason, whole=copy)
+        table = self._make(
+            origin.made, origin.next_creator, origin.kwargs, None, reason, whole=copy
+        )
+        # It is beside this that an optimizer's slots are made.
+        origin.note_on(table)
         variable = ServerVariable(self._strategy, copy, table)
         # The optimizer's slots are found by the identity of what Keras holds.
         self._plan.rename(table._unique_id, variable._unique_id)
@@ -174,15 +188,22 @@ class TableFactory:
         if "dense" in kinds:
             logger.warning(
                 "%s is used whole in the training step, and its gradient is dense: "
-                "it goes the dense road, as a copy on every worker.",
+                "it goes the dense road, as %s.",
                 table.path,
+                "a whole on a server"
+                if self._routing.dense_on_servers
+                else "a copy on every worker",
             )
+            reason = "used whole in the training step: its gradient is dense"
+            if self._routing.dense_on_servers:
+                self._make_whole(table, reason)
+                return
             self._plan.change(
                 table._unique_id,
                 road=ALLREDUCE,
                 partitions=1,
                 home="workers",
-                reason="used whole in the training step: its gradient is dense",
+                reason=reason,
             )
             for member in (table, *table.slots):
                 member.replicate()
@@ -205,11 +226,36 @@ class TableFactory:
         table = self._in_place_of(variable, origin, None, road, reason)
         for slot, made in origin.slots:
             self._in_place_of(slot, made, table, road, "slot of a table")
+        if isinstance(variable, ServerVariable):
+            self.server_variables.remove(variable)
+            self._drop(variable.table)
         return table
+
+    def _make_whole(self, table: Table, reason: str) -> None:
+        """Puts a variable that is whole on a server in the place of a table."""
+        origin = origin_of(table)
+        if origin is None:
+            raise ValueError(f"{table.path} was not made to become a whole.")
+        slots = list(origin.slots)
+        copy = table.plain_variable(table.numpy(), True)
+        # The optimizer finds slots by the identity of what Keras holds.
+        copy._unique_id = table._unique_id
+        variable = self._on_server(origin, copy, reason)
+        self._plan.change(variable._unique_id, gradient="dense")
+        origin.hand_over(variable)
+        for slot, made in slots:
+            self._in_place_of(slot, made, variable.table, SERVERS, "slot of a table")
+        self._drop(table)
+
+    def _drop(self, table: Table) -> None:
+        """Frees a table; all workers have read what they need of it."""
+        for member in (table, *table.slots):
+            self._home.destroy(member.storage)
+        self.tables.remove(table)
 
     def _in_place_of(
         self,
-        variable: tf.Variable,
+        variable: Table | tf.Variable,
         origin: Origin,
         owner: Table | None,
         road: str,
@@ -225,10 +271,7 @@ class TableFactory:
             self._plan.change(variable._unique_id, gradient="sparse")
             self._unsettled.discard(table._unique_id)
             table._unique_id = variable._unique_id
-        reference = origin.made.keras_variable
-        holder = None if reference is None else reference()
-        if holder is not None:
-            holder._value = table
+        origin.hand_over(table)
         return table
 
     def move(self, table: Table, road: str, partitions: int | None = None) -> None:
@@ -351,7 +394,7 @@ class TableFactory:
             plain_variable=plain_variable,
             strategy=self._strategy,
             owner=owner,
-            barrier=self._job.barrier,
+            barrier=functools.partial(self._job.barrier, f"values of {made.path}"),
             is_whole=is_whole,
         )
         if begin.array is not None:

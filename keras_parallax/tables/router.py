@@ -19,18 +19,17 @@ import tensorflow as tf
 from keras_parallax import errors
 from keras_parallax.cluster.session import Session
 from keras_parallax.plan.calibration import MEASURE, network_of
-from keras_parallax.plan.choose import Choice, choose
-from keras_parallax.plan.cost import step
+from keras_parallax.plan.choose import Choice, choose, saving_s
 from keras_parallax.plan.network import NETWORK_VARIABLE, Cluster, Network
 from keras_parallax.plan.plan import Plan
 from keras_parallax.plan.routing import Routing
 from keras_parallax.plan.sparsity import Counted, Sparsity
-from keras_parallax.plan.traffic import TableTraffic
 from keras_parallax.plan.use import Use
 from keras_parallax.roads import ALLREDUCE, SERVERS
 from keras_parallax.servers.homes import Homes
 from keras_parallax.servers.progress_line import in_words
 from keras_parallax.tables.factory import TableFactory
+from keras_parallax.tables.measured import measured_bytes
 from keras_parallax.tables.table import Table
 
 logger = logging.getLogger("keras_parallax")
@@ -43,6 +42,10 @@ NETWORK_HOLDS_SECONDS = 600.0
 # A step traced anew takes seconds: less than this a step does not pay for it.
 _LEAST_SAVING_S = 2e-4
 _DENSE = "all dense variables"
+#: In place of a road: the plan may choose.
+AUTO = "auto"
+_TOLD = "reroute() says so"
+_GIVEN_BACK = "reroute() gave it back to the plan, which has not measured it since"
 
 
 class Router:
@@ -82,6 +85,8 @@ class Router:
         self._read_exactly: dict[Table, Counted] = {}
         self._known: dict[str, Sparsity] = {}
         self._wanted: dict[str, str] | None = None
+        # Tables whose road the user has said while training went on.
+        self._told: set[Table] = set()
 
     @property
     def adapts(self) -> bool:
@@ -130,13 +135,29 @@ class Router:
         self,
         tables: Mapping[Table, set[str]],
         plain: Sequence[tuple[tf.Variable, set[str]]],
-    ) -> None:
+    ) -> bool:
         """Decides after a step was traced, and nothing of it is in use yet.
 
         Args:
             tables: Kinds of gradient of each table.
             plain: The same of plain variables.
+
+        Returns:
+            Whether something moved: what was traced before uses what is no more.
         """
+        before = self._homes_of_all()
+        with self._job.doing("the roads of variables, when a step was traced"):
+            self._settle(tables, plain)
+        return self._homes_of_all() != before
+
+    def _homes_of_all(self) -> list:
+        return [(t, t.storage, t.replica is None) for t in self._factory.tables]
+
+    def _settle(
+        self,
+        tables: Mapping[Table, set[str]],
+        plain: Sequence[tuple[tf.Variable, set[str]]],
+    ) -> None:
         new = [table for table in tables if self._factory.is_unsettled(table)]
         for table, kinds in tables.items():
             self._factory.settle(table, kinds)
@@ -191,7 +212,7 @@ class Router:
                 self._plan.change(
                     table._unique_id,
                     alpha=sparsity.alpha,
-                    measured_bytes=_measured_bytes(table),
+                    measured_bytes=measured_bytes(table),
                 )
         return found
 
@@ -226,23 +247,42 @@ class Router:
         return self._wanted is not None
 
     def reroute(self, roads: Mapping[str, str]) -> None:
-        """Moves tables to other roads.
+        """Moves tables to other roads, where they stay.
 
         Args:
-            roads: Road of tables, by path.
+            roads: Road of tables, by path; "auto" for whatever the plan finds best
+                from now on.
 
         Raises:
             ConfigError: There is no such table or road.
         """
         for path, road in roads.items():
             table = self._table(path)
+            if road == AUTO:
+                self._give_back(table)
+                continue
             if road not in self._homes.roads:
                 raise errors.ConfigError(
-                    f"Tables of this job can take the roads {self._homes.roads}. "
+                    f"Tables of this job can take the roads {self._homes.roads}, or "
+                    f"{AUTO!r} for what the plan finds best. "
                     f"Received: {{{path!r}: {road!r}}}"
                 )
+            self._told.add(table)
             if road != table.storage.road:
-                self._move(table, road, None, "reroute() says so")
+                self._move(table, road, None, _TOLD)
+            else:
+                self._plan.change(table._unique_id, reason=_TOLD)
+
+    def _give_back(self, table: Table) -> None:
+        if not self._routing.adapts(table.path):
+            raise errors.ConfigError(
+                f"The road of {table.path} is fixed by `routes`, or by an "
+                "`architecture` other than 'hybrid': the plan cannot choose it. "
+                f"Received: {{{table.path!r}: {AUTO!r}}}"
+            )
+        if table in self._told:
+            self._told.discard(table)
+            self._plan.change(table._unique_id, reason=_GIVEN_BACK)
 
     def repartition(self, counts: Mapping[str, int]) -> None:
         """Moves tables into other numbers of partitions, on the road they have.
@@ -285,7 +325,10 @@ class Router:
         ]
 
     def _free(self, tables: Sequence[Table]) -> list[Table]:
-        return [table for table in tables if self._routing.adapts(table.path)]
+        return [table for table in tables if self._is_free(table)]
+
+    def _is_free(self, table: Table) -> bool:
+        return self._routing.adapts(table.path) and table not in self._told
 
     def _choices(self) -> dict[str, Choice]:
         tables = self._present()
@@ -297,9 +340,9 @@ class Router:
             uses.append(Use(_DENSE, 1, dense, gradient="dense"))
         current = {table.path: table.storage.road for table in tables}
         fixed = {
-            path: road
-            for path, road in current.items()
-            if not self._routing.adapts(path)
+            table.path: table.storage.road
+            for table in tables
+            if not self._is_free(table)
         }
         for table in tables:
             if not table.dense_means_same and current[table.path] != ALLREDUCE:
@@ -355,7 +398,8 @@ class Router:
             for table in self._present()
             if choices[table.path].road != table.storage.road
         ]
-        return moves if self._saving(choices) >= least_saving_s else []
+        roads = {table.path: table.storage.road for table in self._present()}
+        return moves if saving_s(choices, roads) >= least_saving_s else []
 
     def _reason(self, table: Table, choice: Choice) -> str:
         if self._known.get(table.path):
@@ -363,23 +407,14 @@ class Router:
         size = in_words(table.storage.spec.table_bytes)
         return f"{size}: too small for servers, however few rows are looked up"
 
-    def _saving(self, choices: Mapping[str, Choice]) -> float:
-        """Seconds a step that the choices save."""
-        roads = {table.path: table.storage.road for table in self._present()}
-        now = []
-        for path, choice in choices.items():
-            road = roads.get(path, choice.road)
-            costs = [choice.cost, *choice.alternatives]
-            now.append(next((c for c in costs if c.road == road), choice.cost))
-        chosen = [choice.cost for choice in choices.values()]
-        return step(now).seconds - step(chosen).seconds
-
     def _note(self, table: Table, choice: Choice) -> None:
         """Writes into the plan what was found out about a table that stays."""
         costs = [choice.cost, *choice.alternatives]
         self._plan.change(table._unique_id, costs=[cost.to_dict() for cost in costs])
         self._predict(table)
-        if choice.road == table.storage.road and self._known.get(table.path):
+        measured = self._known.get(table.path) is not None
+        stays = choice.road == table.storage.road and table not in self._told
+        if stays and measured:
             self._plan.change(table._unique_id, reason=choice.reason)
 
     def _predict(self, table: Table) -> None:
@@ -410,11 +445,3 @@ class Router:
         if self._job.rank == 0:
             logger.info("The plan has changed. %s", line)
         return line
-
-
-def _measured_bytes(table: Table) -> int:
-    """Bytes that this worker has moved of a table in a step, since the start."""
-    pulled, pushed, pushes = table.counted()
-    spec = table.storage.spec
-    moved = TableTraffic.of(table.path, spec, pulled, pushed, pushes).moved_bytes
-    return round(moved / max(1, pushes))

@@ -21,6 +21,7 @@ import tensorflow as tf
 from tensorflow.python.eager import record
 
 from keras_parallax import errors
+from keras_parallax.plan.shared_time import Phases
 from keras_parallax.plan.sparsity import Counted
 from keras_parallax.servers.home import Home, Pull
 from keras_parallax.servers.storage import Storage
@@ -79,7 +80,7 @@ class Table(tf.__internal__.tracking.Trackable):
         rows = () if is_whole else (spec.num_rows,)
         self._shape = tf.TensorShape((*rows, *spec.row_shape))
         self._view: tf.Tensor | None = None
-        self._plain_variable = plain_variable
+        self.plain_variable = plain_variable
         self._barrier = barrier
         self._looked_up: list[tf.Tensor] = []
         # Read by Keras's optimizers and by tf.distribute.
@@ -162,6 +163,23 @@ class Table(tf.__internal__.tracking.Trackable):
         """Distinct rows pulled, rows pushed, and pushes of this worker."""
         pulled, pushed, _, pushes = self._counts.numpy().tolist()
         return pulled, pushed, pushes
+
+    def moved_bytes(self, steps: float = 1) -> Phases:
+        """Bytes of rows, ids and gradients that this worker has moved in a step, on
+        average since the start.
+
+        Args:
+            steps: Steps taken, for a table to which nothing was pushed.
+        """
+        pulled, pushed, pushes = self.counted()
+        steps = max(1, pushes or steps)
+        spec = self.storage.spec
+        if self.is_whole:
+            pulled = pushed  # Its pulls are not counted: one comes before each push.
+        return Phases(
+            pull=pulled * (spec.id_dtype.size + spec.row_bytes) / steps,
+            push=pushed * spec.row_bytes / steps,
+        )
 
     def use(self, exactly: bool) -> Counted:
         """What this worker has counted of the table's use.
@@ -308,7 +326,7 @@ class Table(tf.__internal__.tracking.Trackable):
             value = self.numpy()
             # Nobody frees the rows before everybody has read them.
             self._barrier()
-            self.replica = self._plain_variable(value, self.trainable)
+            self.replica = self.plain_variable(value, self.trainable)
         self.home.destroy(self.storage)
 
 

@@ -21,6 +21,7 @@ OPTIMIZERS = {
     "momentum": lambda: keras.optimizers.SGD(0.02, momentum=0.9),
     "adagrad": lambda: keras.optimizers.Adagrad(0.1),
     "ftrl": lambda: keras.optimizers.Ftrl(0.1),
+    "clipvalue": lambda: keras.optimizers.Adagrad(0.1, clipvalue=0.001),
     "adamw": lambda: keras.optimizers.AdamW(0.01, weight_decay=0.1),
 }
 

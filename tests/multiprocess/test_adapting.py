@@ -93,3 +93,16 @@ def test_the_road_follows_the_network(tmp_path):
     assert len(found["later"]["changes"]) == 1
     assert "words/embeddings: allreduce -> " in found["at-once"]["changes"][1]
     assert found["at-once"]["loss"] == pytest.approx(found["later"]["loss"], rel=1e-5)
+
+
+def test_a_road_that_the_user_said_stays_until_it_is_given_back(tmp_path):
+    job = run_job("network_changes", tmp_path, "at-once", "told", workers=2).check()
+    assert job.results[0] == job.results[1]
+    result = job.results[0]
+    where, said, given_back = result["lines"]
+    assert where == "allreduce"
+    assert said == "reroute() says so"
+    assert given_back.startswith("reroute() gave it back to the plan")
+    first, second = result["changes"]
+    assert "servers" in first and "-> allreduce (reroute() says so)" in first
+    assert "words/embeddings: allreduce -> " in second

@@ -20,9 +20,11 @@ JOBS = [
     pytest.param(2, 2, "dedicated", OPTIMIZERS, id="2-workers-2-servers"),
     pytest.param(3, 1, "dedicated", OPTIMIZERS, id="3-workers-1-server"),
     pytest.param(3, 2, "dedicated", OPTIMIZERS, id="3-workers-2-servers"),
-    pytest.param(2, 0, "peers", OPTIMIZERS, id="2-peers"),
+    pytest.param(2, 0, "peers", (*OPTIMIZERS, "clipvalue"), id="2-peers"),
     pytest.param(3, 0, "peers", OPTIMIZERS, id="3-peers"),
-    pytest.param(2, 2, "ps", ("adagrad", "adamw"), id="everything-on-servers"),
+    pytest.param(
+        2, 2, "ps", ("adagrad", "adamw", "clipvalue"), id="everything-on-servers"
+    ),
 ]
 PARTITIONS = (1, 3, 7)
 

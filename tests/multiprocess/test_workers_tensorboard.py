@@ -23,6 +23,18 @@ def last(folder, rank):
     }
 
 
+def check_servers(values, servers, is_chief):
+    """Worker 0 tells what each server takes; each worker, what it has sent there."""
+    taken = [tag for tag in values if tag.startswith("server_memory_mb/")]
+    assert len(taken) == (servers if is_chief else 0)
+    for tag in taken:
+        assert float(values[tag][1]) > 50
+        assert float(values[tag.replace("memory_mb", "busy_cores")][1]) >= 0
+    kind = "server" if servers else "worker"
+    shares = [float(values[f"server_load/{kind}-{n}"][1]) for n in range(2)]
+    assert sum(shares) == pytest.approx(1, abs=1e-5)
+
+
 @pytest.mark.parametrize("servers", [0, 2], ids=["peers", "2-servers"])
 def test_each_worker_writes_what_it_has_measured(tmp_path, servers):
     job = run_job("watching", tmp_path, "all", workers=2, servers=servers).check()
@@ -47,6 +59,7 @@ def test_each_worker_writes_what_it_has_measured(tmp_path, servers):
         # Only worker 0 tells of all, and of the plan.
         assert ("plan" in values) == (rank == 0)
         assert ("throughput/all_examples_per_second" in values) == (rank == 0)
+        check_servers(values, servers, is_chief=rank == 0)
     assert job.stdout.count("keras-parallax: ") == 1
     assert "tokens/s" in job.stdout
     first, second = (result["rate"] for result in job.results)

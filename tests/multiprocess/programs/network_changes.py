@@ -1,4 +1,7 @@
-"""Trains while the network, as it is measured, becomes slow."""
+"""Trains while the network, as it is measured, becomes slow.
+
+With `told`, the user has said which road the table takes, and takes it back later.
+"""
 
 import pathlib
 import sys
@@ -36,15 +39,26 @@ with strategy.scope():
     model = keras.Model(words, keras.layers.Dense(1)(mean))
     model.compile(keras.optimizers.SGD(0.1), "mse", jit_compile=False)
     model.set_weights(models.start_weights(model))
+TABLE = "words/embeddings"
+told = "told" in sys.argv
+if told:
+    assert strategy.network.bandwidth_bytes_per_s == 1e9  # Measured for the first time.
+    strategy.reroute({TABLE: "allreduce"})
 random = np.random.default_rng(0)
 x = random.integers(0, ROWS, (60 * 40, models.LENGTH)).astype("int32")
 y = random.normal(size=(len(x), 1)).astype("float32")
 history = model.fit(x, y, batch_size=60, shuffle=False, verbose=0).history
+lines = [strategy.plan[TABLE].where, strategy.plan[TABLE].reason]
+if told:
+    strategy.reroute({TABLE: "auto"})
+    lines.append(strategy.plan[TABLE].reason)
+    model.fit(x, y, batch_size=60, shuffle=False, verbose=0, epochs=2)
 harness.write_result(
     folder,
     strategy.worker_index,
     {
         "measured": len(measured),
+        "lines": lines,
         "changes": strategy.plan.changes,
         "loss": history["loss"],
     },
