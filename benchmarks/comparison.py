@@ -23,7 +23,7 @@ import statistics
 import sys
 import tempfile
 
-from benchmarks import report, system_steps, systems, tensorflow_servers
+from benchmarks import mirrored, report, system_steps, systems, tensorflow_servers
 from benchmarks.cluster import EmulatedCluster
 
 CASE_KEYS = ("hosts", "workers", "rate_mbit", "batch")
@@ -31,6 +31,8 @@ OURS = ("ours", "ours, servers", "ours, fixed")
 MOST_SLOWER = 1.03
 MOST_BYTES = 1.10
 _MEGA = 1e6
+#: What cannot share a process with Horovod, or with a connection to servers.
+_FOREIGN = {systems.TENSORFLOW: tensorflow_servers, systems.MIRRORED: mirrored}
 _TIMEOUT_S = 900
 
 
@@ -131,9 +133,9 @@ def measure(case):
 def jobs_of(names):
     """Systems that can be measured by the same processes."""
     apart = [name for name in names if systems.needs_servers(name)]
-    foreign = [name for name in names if name == systems.TENSORFLOW]
+    foreign = [name for name in names if name in _FOREIGN]
     together = [name for name in names if name not in (*apart, *foreign)]
-    return [names for names in (together, apart, foreign) if names]
+    return [names for names in (together, apart) if names] + [[x] for x in foreign]
 
 
 def _run(cluster, case, names):
@@ -141,13 +143,12 @@ def _run(cluster, case, names):
     job = system_steps.Job(
         case.model, case.options, tuple(names), case.batch, case.turns, case.steps
     )
-    foreign = systems.TENSORFLOW in names
-    module = tensorflow_servers if foreign else system_steps
+    module = _FOREIGN.get(names[0], system_steps)
     command = [sys.executable, "-m", module.__name__]
     command.append(json.dumps(dataclasses.asdict(job)))
     with tempfile.TemporaryDirectory() as cache:
         environ = environment(cache)
-        environ[tensorflow_servers.HOSTS_VARIABLE] = ",".join(cluster.hosts)
+        environ[mirrored.HOSTS_VARIABLE] = ",".join(cluster.hosts)
         done = cluster.run(command, environ, timeout_seconds=_TIMEOUT_S)
     workers = [worker.result for worker in done.workers if worker.result is not None]
     for name in names:

@@ -21,6 +21,8 @@ and the same global batches, of which each worker takes its share.
 * `tf servers, async`: TensorFlow's own `ParameterServerStrategy`, which knows no other
   way, in plain TensorFlow; see `tensorflow_servers.py`. The language model only.
 
+* `mirrored`: TensorFlow's `MultiWorkerMirroredStrategy`; see `mirrored.py`.
+
 In `naive ps` and `optimised ps` each worker speaks with each server, as in the paper;
 elsewhere this package has workers speak with the server beside them, and with each
 other.
@@ -46,8 +48,8 @@ STRATEGIES = {
 }
 HOROVOD = {"horovod": False, "horovod, dense": True}
 ALONE = "one process"
-TENSORFLOW = "tf servers, async"
-NAMES = (ALONE, *STRATEGIES, *HOROVOD, TENSORFLOW)
+TENSORFLOW, MIRRORED = "tf servers, async", "mirrored"
+NAMES = (ALONE, *STRATEGIES, *HOROVOD, TENSORFLOW, MIRRORED)
 
 
 def needs_servers(name):

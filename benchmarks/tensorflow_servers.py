@@ -21,9 +21,8 @@ import time
 
 from benchmarks import system_steps
 from benchmarks.cluster import print_result
+from benchmarks.mirrored import HOSTS_VARIABLE
 
-#: Addresses of the hosts, separated by commas; set by whoever starts the processes.
-HOSTS_VARIABLE = "BENCHMARK_HOSTS"
 _CHIEF_PORT, _GOODBYE_PORT, _FIRST_PORT = 41_998, 41_999, 42_000
 _LEARNING_RATE = 0.05
 
@@ -90,7 +89,7 @@ def coordinate(job, cluster):
     import tensorflow as tf
 
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
-        tf.train.ClusterSpec(cluster), "chief", 0, rpc_layer="grpc"
+        tf.train.ClusterSpec(cluster), task_type="chief", task_id=0, rpc_layer="grpc"
     )
     strategy = tf.distribute.ParameterServerStrategy(resolver)
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)

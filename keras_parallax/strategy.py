@@ -292,6 +292,7 @@ class ParallaxStrategy(tf.distribute.Strategy):
                     pulled_rows=pulled,
                     pushed_rows=pushed,
                     steps=steps,
+                    requested_ids=table.requested_ids,
                 )
                 for table, pulled, pushed, steps in rows
             ],

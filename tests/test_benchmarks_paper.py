@@ -12,6 +12,7 @@ from benchmarks import (
     comparison,
     image_classification,
     language_model,
+    mirrored,
     report,
     scaling,
     sparsity,
@@ -75,11 +76,12 @@ def test_models_train_on_as_many_steps_as_asked_for(name):
 
 
 def test_systems_with_servers_have_processes_of_their_own():
-    names = ("ours", systems.TENSORFLOW, "naive ps", "horovod")
+    names = ("ours", systems.TENSORFLOW, systems.MIRRORED, "naive ps", "horovod")
     assert comparison.jobs_of(names) == [
         ["ours", "horovod"],
         ["naive ps"],
         [systems.TENSORFLOW],
+        [systems.MIRRORED],
     ]
     assert comparison.jobs_of(("ours",)) == [["ours"]]
 
@@ -211,6 +213,12 @@ def test_tensorflows_servers_have_a_place_on_each_host():
     ]  # fmt: skip
 
 
+def test_mirrored_workers_have_addresses_in_order_of_rank():
+    found = mirrored.addresses(["10.0.0.1", "10.0.0.2"], 2)
+    assert found[:2] == ["10.0.0.1:43000", "10.0.0.1:43001"]
+    assert found[2:] == ["10.0.0.2:43000", "10.0.0.2:43001"]
+
+
 def test_the_model_in_plain_tensorflow_learns():
     model = tensorflow_servers.LanguageModel(**TINY["language model"])
     batch = next(iter(model.batches(16)))
@@ -223,7 +231,7 @@ def test_the_model_in_plain_tensorflow_learns():
 @pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
 def test_systems_are_measured_side_by_side():
     names = ("one process", "ours", "horovod", "horovod, dense", "naive ps")
-    names += (systems.TENSORFLOW,)
+    names += (systems.TENSORFLOW, systems.MIRRORED)
     case = comparison.Case(
         "language model", 2, None, names, 4, TINY["language model"], turns=2, steps=2
     )

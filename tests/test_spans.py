@@ -86,6 +86,22 @@ def test_phases_are_timed_and_overlaps_count_once():
     assert later == spans_module.Reading()
 
 
+def test_what_is_timed_does_not_wait_for_what_was_timed_before():
+    spans = Spans()
+    spans.switch_on()
+
+    @tf.function
+    def step(x):
+        with spans.step([x]):
+            reduced = spans.timed(ALLREDUCE, [x], lambda: x + 1)
+            return spans.timed(PUSH, [x], lambda: x + 2), reduced
+
+    graph = step.get_concrete_function(tf.constant(1.0)).graph
+    moments = [op for op in graph.get_operations() if op.type == "Timestamp"]
+    begin_of_push = next(op for op in moments if "/push/" in op.name)
+    assert not any("/allreduce/" in op.name for op in begin_of_push.control_inputs)
+
+
 def test_without_a_graph_too():
     spans = Spans()
     spans.switch_on()

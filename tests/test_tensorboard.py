@@ -97,6 +97,10 @@ def test_each_table_has_its_numbers(events):
     assert all(10 < number <= 48 for number in ids)
     shares = [value for _, value in events[alpha]]
     assert shares == pytest.approx([number / 50 for number in ids], rel=1e-5)
+    # One lookup of 8 x 6 ids a step.
+    pulled = [value for _, value in events[f"ids_pulled_a_step/{name}"]]
+    hits = [value for _, value in events[f"hit_share/{name}"]]
+    assert hits == pytest.approx([1 - number / 48 for number in pulled], rel=1e-5)
     assert [value for _, value in events[f"partitions/{name}"]] == [3] * len(ids)
     assert all(1 <= v < 2 for _, v in events[f"imbalance/partitions/{name}"])
     width, height, picture = events[f"where_ids_fall/{name}"][-1][1]

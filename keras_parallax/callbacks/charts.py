@@ -37,6 +37,7 @@ _CHARTS = {
     },
     "Parallax: tables and memory": {
         "Alpha (share of rows a step, 0 to 1)": ["^alpha/"],
+        "Hit share (ids that need no pull, 0 to 1)": ["^hit_share/"],
         "Imbalance (fullest partition / mean)": ["^imbalance/partitions/"],
         "Memory of a worker (megabytes)": ["^memory_mb/"],
     },
@@ -91,6 +92,10 @@ DESCRIPTIONS = {
 # What stands before a name, of a table or server, in a tag.
 _DESCRIPTIONS_OF_GROUPS = {
     "alpha": "Share of the table's rows that a step of this worker pushes to, 0 to 1.",
+    "hit_share": (
+        "Share of the ids that this worker looks up in the table whose row is pulled "
+        "for another id of the same lookup already, 0 to 1."
+    ),
     "ids_pulled_a_step": "Distinct ids that a step of this worker pulls.",
     "ids_pushed_a_step": "Distinct ids that a step of this worker pushes.",
     "megabytes_by_road": (
@@ -185,6 +190,7 @@ def scalars(
     for table in window.tables:
         name = table.variable
         found[f"alpha/{name}"] = table.alpha
+        found[f"hit_share/{name}"] = table.hit_share
         found[f"ids_pulled_a_step/{name}"] = table.pulled_ids
         found[f"ids_pushed_a_step/{name}"] = table.pushed_ids
         found[f"megabytes_by_table/{name}"] = table.moved_bytes / _MB

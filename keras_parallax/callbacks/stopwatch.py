@@ -14,7 +14,7 @@ import keras
 from keras_parallax import errors
 from keras_parallax.collectives.load import TableLoad
 from keras_parallax.collectives.spans import Reading
-from keras_parallax.plan.traffic import TableTraffic, Traffic
+from keras_parallax.plan.traffic import TableTraffic, Traffic, hit_share
 from keras_parallax.strategy import ParallaxStrategy
 
 #: Parts of a step, in the order in which it comes to them. "wait" is contained in
@@ -53,6 +53,8 @@ class TableWindow:
         pulled_ids: Distinct ids that a step pulls, summed over lookups.
         pushed_ids: Distinct ids that a step pushes.
         moved_bytes: Bytes of their rows, gradients and ids.
+        hit_share: Share of the ids looked up whose row was pulled for another of
+            the same lookup already; None where nothing was looked up.
     """
 
     variable: str
@@ -60,6 +62,7 @@ class TableWindow:
     pulled_ids: float
     pushed_ids: float
     moved_bytes: float
+    hit_share: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -240,11 +243,13 @@ def _table(now: TableTraffic, before: TableTraffic | None) -> TableWindow:
     if before is None or before.steps > now.steps:
         before = TableTraffic(now.variable, 0, 0, 0, 0.0, 0)
     steps = max(1, now.steps - before.steps)
+    pulled = now.pulled_rows - before.pulled_rows
     pushed = now.pushed_rows - before.pushed_rows
     return TableWindow(
         variable=now.variable,
         alpha=(now.alpha * now.steps - before.alpha * before.steps) / steps,
-        pulled_ids=(now.pulled_rows - before.pulled_rows) / steps,
+        pulled_ids=pulled / steps,
         pushed_ids=pushed / steps,
         moved_bytes=(now.moved_bytes - before.moved_bytes) / steps,
+        hit_share=hit_share(pulled, now.requested_ids - before.requested_ids),
     )

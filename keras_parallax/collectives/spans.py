@@ -308,7 +308,13 @@ def _after(inputs: Sequence) -> contextlib.AbstractContextManager:
 def _moment(inputs: Sequence) -> tf.Tensor:
     """Seconds on the clock when all of `inputs` are there."""
     with _after(inputs):
-        return tf.timestamp()
+        now = tf.timestamp()
+    # TensorFlow has operations with effects wait for each other in the order in which
+    # they are made: the push would begin when the all-reduce beside it has ended.
+    order = getattr(_graph(), "experimental_acd_manager", None)
+    if order is not None:
+        order.run_independently(now.op)
+    return now
 
 
 def _written(step: _Step) -> list[tf.Operation]:

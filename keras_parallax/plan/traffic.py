@@ -19,6 +19,7 @@ class TableTraffic:
         alpha: Mean share of the table's rows that a step pushes to.
         moved_bytes: Bytes of those rows and gradients, and of the ids that ask for
             them; what of it crosses to another process depends on the home.
+        requested_ids: Ids looked up, each as often as it was.
     """
 
     variable: str
@@ -27,6 +28,13 @@ class TableTraffic:
     pushed_rows: int
     alpha: float
     moved_bytes: int
+    requested_ids: int = 0
+
+    @property
+    def hit_share(self) -> float | None:
+        """Share of the ids looked up whose row was pulled for another of the same
+        lookup already; None before the first lookup."""
+        return hit_share(self.pulled_rows, self.requested_ids)
 
     @classmethod
     def of(
@@ -36,12 +44,15 @@ class TableTraffic:
         pulled_rows: int,
         pushed_rows: int,
         steps: int,
+        requested_ids: int = 0,
     ) -> "TableTraffic":
         """From what a table has counted."""
         alpha = pushed_rows / max(1, steps) / spec.num_rows
         asked = pulled_rows * (spec.id_dtype.size + spec.row_bytes)
         moved = asked + pushed_rows * spec.row_bytes
-        return cls(variable, steps, pulled_rows, pushed_rows, alpha, moved)
+        return cls(
+            variable, steps, pulled_rows, pushed_rows, alpha, moved, requested_ids
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,6 +116,11 @@ class Traffic:
     def to_dict(self) -> dict:
         """It, as plain data."""
         return dataclasses.asdict(self)
+
+
+def hit_share(pulled_rows: float, requested_ids: float) -> float | None:
+    """Share of the ids looked up that needed no row of their own."""
+    return 1 - pulled_rows / requested_ids if requested_ids else None
 
 
 def least_bytes(moved_bytes: int, home: str, workers: int) -> int:

@@ -51,7 +51,7 @@ def _lookup_unique(table: Table, ids: tf.Tensor) -> tf.Tensor:
         checked = tf.cast(_checked(table, flat), table.storage.spec.id_dtype)
         unique, inverse = tf.unique(checked)
         table.looking_up(unique)
-        table.count_pulled(tf.size(unique))
+        table.count_pulled(tf.size(unique), tf.size(flat))
         rows = table.traffic.pull(Pull(table.storage, unique))
         shape = tf.concat([tf.shape(ids), tf.constant(row_shape, tf.int32)], 0)
         found = tf.reshape(tf.gather(rows, inverse), shape)

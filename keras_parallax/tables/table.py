@@ -66,8 +66,9 @@ class Table(tf.__internal__.tracking.Trackable):
         # Lookups take this scalar as an argument, so that the gradient tape, which
         # knows variables by their handles, delivers the gradient for it.
         self.anchor = plain_variable(np.zeros((), spec.dtype.as_numpy_dtype), True)
-        # Of this worker: distinct rows pulled, rows pushed, their squares, pushes.
-        self._counts = plain_variable(np.zeros(4, np.int64), False)
+        # Of this worker: distinct rows pulled, rows pushed, their squares, pushes, and
+        # ids looked up, each as often as it was.
+        self._counts = plain_variable(np.zeros(5, np.int64), False)
         # Whether a dense gradient means the same to its update.
         self.dense_means_same = True
         self.slots: list[Table] = []
@@ -147,22 +148,32 @@ class Table(tf.__internal__.tracking.Trackable):
             f"partitions={self.storage.spec.num_partitions} home={where}>"
         )
 
-    def count_pulled(self, rows: tf.Tensor) -> None:
-        """Adds to the distinct rows that this worker has pulled, in the graph."""
-        self._count(rows, 0, 0, 0)
+    def count_pulled(self, rows: tf.Tensor, ids: tf.Tensor) -> None:
+        """Adds distinct rows that this worker has pulled, in the graph.
+
+        Args:
+            rows: How many rows.
+            ids: How many ids they were pulled for.
+        """
+        self._count(rows, 0, 0, 0, ids)
 
     def count_push(self, rows: tf.Tensor) -> None:
         """Adds one push of so many distinct rows."""
         rows = tf.cast(rows, tf.int64)
-        self._count(0, rows, rows * rows, 1)
+        self._count(0, rows, rows * rows, 1, 0)
 
     def _count(self, *numbers) -> None:
         self._counts.assign_add(tf.stack([tf.cast(n, tf.int64) for n in numbers]))
 
     def counted(self) -> tuple[int, int, int]:
         """Distinct rows pulled, rows pushed, and pushes of this worker."""
-        pulled, pushed, _, pushes = self._counts.numpy().tolist()
+        pulled, pushed, _, pushes, _ = self._counts.numpy().tolist()
         return pulled, pushed, pushes
+
+    @property
+    def requested_ids(self) -> int:
+        """Ids that this worker has looked up, each as often as it was."""
+        return int(self._counts.numpy()[-1])
 
     def moved_bytes(self, steps: float = 1) -> Phases:
         """Bytes of rows, ids and gradients that this worker has moved in a step, on
@@ -187,7 +198,7 @@ class Table(tf.__internal__.tracking.Trackable):
         Args:
             exactly: Also ask where the rows live.
         """
-        _, pushed, squares, pushes = self._counts.numpy().tolist()
+        _, pushed, squares, pushes, _ = self._counts.numpy().tolist()
         home = self.home
         return Counted(
             pushes=pushes,
