@@ -107,9 +107,11 @@ class ShareWeights:
         """
         if self._model is None:
             return False
-        shapes = iter([tuple(v.shape) for v in self._model.trainable_variables])
+        # Of a gradient TensorFlow may not know each dimension before the step is run.
+        shapes = iter([v.shape for v in self._model.trainable_variables])
         return all(
-            any(tuple(tensor.shape) == shape for shape in shapes) for tensor in tensors
+            any(tensor.shape.is_compatible_with(shape) for shape in shapes)
+            for tensor in tensors
         )
 
 

@@ -51,6 +51,24 @@ def weighed_gradients(model, counts, rank, gradients):
     return run()
 
 
+def test_gradients_of_partly_unknown_shape_are_gradients(model):
+    shares = ShareWeights(OtherWorkers(3), 2)
+
+    @tf.function
+    def run():
+        batch = unknown_length(tf.zeros((1, 2)))
+        gradients = [unknown_length(tf.ones((2, 1))), tf.ones((1,))]
+        with shares.of_step(model, (batch,)):
+            assert shares.are_gradients(gradients)
+            assert not shares.are_gradients([*gradients, tf.ones((3,))])
+            return shares.apply(gradients)
+
+    # One of four examples, on two workers: each example counts half as much.
+    kernel, bias = run()
+    np.testing.assert_allclose(kernel, 0.5)
+    np.testing.assert_allclose(bias, 0.5)
+
+
 @pytest.mark.parametrize("counts", [[2, 3], [1, 1, 2], [0, 1, 1], [0, 0, 1]])
 def test_sum_over_workers_is_the_mean_over_the_batch(model, counts):
     random = np.random.default_rng(0)
