@@ -183,7 +183,7 @@ def test_a_consequence_without_a_cause_is_shown_after_all(launch):
 
 
 def test_a_worker_that_leaves_the_others_in_the_lurch_is_named(launch):
-    error = "time.sleep(1.2); raise HorovodInternalError('Horovod has been shut down')"
+    error = "time.sleep(5); raise HorovodInternalError('Horovod has been shut down')"
     code, _, err = _finish(launch(error, "leave()"))
     assert code == 1
     lines = err.splitlines()
