@@ -250,7 +250,7 @@ class Spans:
             return
         end = _moment([*(end for _, _, end in step.spans), *_written(step)])
         spent = {
-            name: _total([end - begin for n, begin, end in step.spans if n == name])
+            name: _union([(begin, end) for n, begin, end in step.spans if n == name])
             for name in (PULL, PUSH, ALLREDUCE, HOLD)
         }
         wait = tf.constant(0.0, tf.float64)
