@@ -87,7 +87,7 @@ def test_the_language_model_is_tested_by_all_words():
 @pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
 def test_many_workers_learn_what_one_process_learns(monkeypatch):
     monkeypatch.setattr(convergence, "HOSTS", 2)
-    task = convergence.Task("test accuracy", 64, 10, 5)
+    task = convergence.Task("test accuracy", 64, 40, 20)
     curves = [
         convergence.measure("digits", system, task)
         for system in (systems.ALONE, "ours", "horovod")
@@ -96,6 +96,6 @@ def test_many_workers_learn_what_one_process_learns(monkeypatch):
         [[point[key] for point in points] for points in curves]
         for key in ("step", "value")
     )
-    assert steps == [[5, 10]] * 3
+    assert steps == [[20, 40]] * 3
     assert values[1] == pytest.approx(values[0], abs=0.01)
     assert values[2] == pytest.approx(values[0], abs=0.01)

@@ -13,8 +13,14 @@ from tensorboard.util.tensor_util import make_ndarray
 import keras_parallax as kp
 from keras_parallax.callbacks import charts, fit_summary, load_picture
 from keras_parallax.callbacks.server_accounts import ServerAccount
-from keras_parallax.callbacks.stopwatch import PHASES, TableWindow, Window
+from keras_parallax.callbacks.stopwatch import (
+    PHASES,
+    TableWindow,
+    Window,
+    _each_moment_once,
+)
 from keras_parallax.collectives.load import TableLoad
+from keras_parallax.collectives.spans import Reading
 
 LENGTH = 6
 
@@ -23,7 +29,9 @@ def build(strategy, **options):
     with strategy.scope():
         ids = keras.Input((LENGTH,), dtype="int32")
         x = keras.layers.Embedding(50, 4, name="words")(ids)
-        model = keras.Model(ids, keras.layers.Dense(1)(keras.layers.Flatten()(x)))
+        model = keras.Model(
+            ids, keras.layers.Dense(1, name="dense")(keras.layers.Flatten()(x))
+        )
         model.compile("adagrad", "mse", **options)
     return model
 
@@ -88,6 +96,14 @@ def test_phases_add_up_to_the_step(events):
     assert all(value == 0 for _, value in events["step_ms/wait"])
     assert all(value > 0 for _, value in events["step_ms/pull"])
     assert all(value > 0 for _, value in events["step_ms/push"])
+
+
+def test_phases_that_overlap_count_each_moment_once():
+    # The push ran beside the all-reduce, all but a second of it.
+    reading = Reading(
+        pull_seconds=2, push_seconds=3, allreduce_seconds=5, travel_seconds=8
+    )
+    assert _each_moment_once(reading) == {"allreduce": 3, "push": 3, "pull": 2}
 
 
 def test_each_table_has_its_numbers(events):

@@ -204,12 +204,13 @@ def _window(reading: Reading, before: _Look, now: _Look, workers: int) -> Window
     wait = reading.wait_seconds + reading.hold_seconds
     knows_all = reading.told_steps >= 0.5 * steps
     knows_wait = knows_all or reading.hold_seconds > 0
+    travels = _each_moment_once(reading)
     spent: dict[str, float | None] = {
         "data": max(0.0, called - reading.step_seconds),
-        "pull": reading.pull_seconds,
+        "pull": travels["pull"],
         "compute": max(0.0, reading.step_seconds - reading.travel_seconds),
-        "allreduce": reading.allreduce_seconds,
-        "push": reading.push_seconds,
+        "allreduce": travels["allreduce"],
+        "push": travels["push"],
         "wait": wait if knows_wait else None,
         "callbacks": max(0.0, seconds - called),
     }
@@ -236,6 +237,22 @@ def _window(reading: Reading, before: _Look, now: _Look, workers: int) -> Window
             _table(table, then.get(table.variable)) for table in now.traffic.tables
         ),
     )
+
+
+def _each_moment_once(reading: Reading) -> dict[str, float]:
+    """Seconds of the phases that overlap, so that they add up: what an all-reduce does
+    while rows are pushed or pulled is hidden by these, and costs a step nothing."""
+    seconds = {
+        "allreduce": reading.allreduce_seconds,
+        "push": reading.push_seconds,
+        "pull": reading.pull_seconds,
+    }
+    twice = sum(seconds.values()) + reading.hold_seconds - reading.travel_seconds
+    for name, spent in seconds.items():
+        hidden = min(spent, max(0.0, twice))
+        seconds[name] = spent - hidden
+        twice -= hidden
+    return seconds
 
 
 def _table(now: TableTraffic, before: TableTraffic | None) -> TableWindow:

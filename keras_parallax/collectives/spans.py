@@ -212,7 +212,8 @@ class Spans:
             if self._step is None or not self.is_timing:
                 return work()
             with tf.device(self._device):
-                begin = _moment(inputs)
+                # Nothing else makes the step's own beginning come first.
+                begin = _moment([*inputs, self._step.begin])
             with _after([begin]):
                 result = work()
             if result is None:
@@ -248,7 +249,8 @@ class Spans:
         # `_totals` and `_last` are there: the step was begun with spans on.
         if self._totals is None or self._last is None:
             return
-        end = _moment([*(end for _, _, end in step.spans), *_written(step)])
+        ends = [end for _, _, end in step.spans]
+        end = _moment([step.begin, *ends, *_written(step)])
         spent = {
             name: _union([(begin, end) for n, begin, end in step.spans if n == name])
             for name in (PULL, PUSH, ALLREDUCE, HOLD)
