@@ -46,7 +46,7 @@ bench-full: setup
 	  $(BIN)/python -m benchmarks.$$name --json docs/results/$$name.json \
 	    --plot docs/img/$$name.png; \
 	done
-	@set -e; for name in overhead local_aggregation many_tables large_tables; do \
+	@set -e; for name in overhead local_aggregation many_tables large_tables watching; do \
 	  $(BIN)/python -m benchmarks.$$name --json docs/results/$$name.json; \
 	done
 
