@@ -18,7 +18,6 @@ their ids; dense gradients by a ring.
 
 import dataclasses
 import json
-import pathlib
 import statistics
 import sys
 import tempfile
@@ -78,8 +77,7 @@ def main(description, name, cases, check, plot=None):
         check: Called with the report, to check its rows.
         plot: Called with rows and the path of a picture.
     """
-    parser = report.arguments(description)
-    parser.add_argument("--plot", type=pathlib.Path, metavar="FILE")
+    parser = report.arguments(description, plots=True)
     parser.add_argument(
         "--hosts", type=int, nargs="*", help="measure only cases of so many hosts"
     )

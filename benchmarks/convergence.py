@@ -14,7 +14,6 @@ gathered slices are summed after they have been gathered.
 
 import argparse
 import dataclasses
-import pathlib
 import statistics
 import sys
 import tempfile
@@ -55,8 +54,7 @@ TASKS = {
 
 
 def main():
-    parser = report.arguments(__doc__)
-    parser.add_argument("--plot", type=pathlib.Path, metavar="FILE")
+    parser = report.arguments(__doc__, plots=True)
     parser.add_argument("--job", nargs=3, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.job:

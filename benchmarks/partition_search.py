@@ -8,7 +8,6 @@ measured one after the other, in the same job (`searched_steps.py`).
 
 import dataclasses
 import json
-import pathlib
 import statistics
 import sys
 
@@ -26,8 +25,7 @@ COUNTS = (1, 2, 4, 8, 16, 32, 64)
 
 
 def main():
-    parser = report.arguments(__doc__)
-    parser.add_argument("--plot", type=pathlib.Path, metavar="FILE")
+    parser = report.arguments(__doc__, plots=True)
     parser.add_argument("--rates", nargs="*", type=int, default=RATES_MBIT)
     args = parser.parse_args()
     results = report.Report("partition_search")

@@ -14,7 +14,6 @@ computing above all, is the same for all plans of a model.
 
 import dataclasses
 import json
-import pathlib
 import sys
 import tempfile
 
@@ -36,8 +35,7 @@ MOST = 1.05
 
 
 def main():
-    parser = report.arguments(__doc__)
-    parser.add_argument("--plot", type=pathlib.Path, metavar="FILE")
+    parser = report.arguments(__doc__, plots=True)
     parser.add_argument("--models", nargs="*", choices=kinds.KINDS, metavar="MODEL")
     parser.add_argument("--clusters", nargs="*", type=int, metavar="INDEX")
     args = parser.parse_args()

@@ -33,14 +33,16 @@ COMPARISONS = {
 }
 
 
-def arguments(description):
+def arguments(description, plots=False):
     """Makes the parser of a benchmark's arguments, to which it may add its own.
 
     Args:
         description: The benchmark's docstring. Its first line is shown.
+        plots: Whether the benchmark draws its results.
 
     Returns:
-        `argparse.ArgumentParser` with `--quick` and `--json FILE`.
+        `argparse.ArgumentParser` with `--quick`, `--json FILE` and, where it draws,
+        `--plot FILE`.
     """
     parser = argparse.ArgumentParser(description=description.strip().splitlines()[0])
     parser.add_argument(
@@ -49,6 +51,10 @@ def arguments(description):
     parser.add_argument(
         "--json", type=pathlib.Path, metavar="FILE", help="also write the results here"
     )
+    if plots:
+        parser.add_argument(
+            "--plot", type=pathlib.Path, metavar="FILE", help="also draw them here"
+        )
     return parser
 
 

@@ -23,7 +23,6 @@ beside the three all-to-alls alone that peers make of it (`raw`), in turns.
 import dataclasses
 import functools
 import json
-import pathlib
 import statistics
 import sys
 
@@ -42,10 +41,7 @@ _MEGA = 1e6
 
 
 def main():
-    parser = report.arguments(__doc__)
-    parser.add_argument(
-        "--plot", type=pathlib.Path, metavar="FILE", help="also draw the results here"
-    )
+    parser = report.arguments(__doc__, plots=True)
     args = parser.parse_args()
     results = report.Report("roads")
     latency(results, rounds=3 if args.quick else 7)

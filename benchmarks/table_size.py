@@ -35,8 +35,7 @@ TIMEOUT_SECONDS = 300
 
 
 def main():
-    parser = report.arguments(__doc__)
-    parser.add_argument("--plot", type=pathlib.Path, metavar="FILE")
+    parser = report.arguments(__doc__, plots=True)
     parser.add_argument("--job", nargs=3, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.job:
