@@ -2,6 +2,7 @@
 
 import io
 import os
+import time
 
 from keras_parallax.cluster.output import Relay, Screen
 
@@ -52,6 +53,22 @@ def test_a_quiet_relay_shows_its_last_lines_on_demand():
     relay.join(5.0)
     relay.show_tail(Screen(stream := io.BytesIO()))
     assert stream.getvalue() == b"[s] a\n[s] b\n"
+
+
+def test_what_was_written_before_is_shown_when_it_has_caught_up():
+    class Slow(io.BytesIO):
+        def write(self, data):
+            time.sleep(0.1)
+            return super().write(data)
+
+    read, write = os.pipe()
+    relay = Relay(os.fdopen(read, "rb"), Screen(stream := Slow()), prefix="[0] ")
+    os.write(write, b"a\nb\n")
+    relay.catch_up(5.0)
+    assert stream.getvalue() == b"[0] a\n[0] b\n"
+    os.close(write)
+    relay.join(5.0)
+    relay.catch_up(5.0)
 
 
 def test_a_reader_that_has_gone_is_no_error():

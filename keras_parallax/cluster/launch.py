@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import IO
+from typing import IO, Any
 
 from keras_parallax.cluster import rendezvous
 from keras_parallax.cluster.coordinator import Coordinator
@@ -35,6 +35,8 @@ _TERMINATE_SECONDS = 3.0
 # How long workers may take to stop after Ctrl-C or SIGTERM.
 _INTERRUPT_SECONDS = 30.0
 _POLL_SECONDS = 0.05
+# How long a terminal that does not keep up may hold up the news of a failure.
+_CATCH_UP_SECONDS = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,7 +109,7 @@ class _Launcher:
         self._coordinator = Coordinator(
             expected_workers=job.workers,
             explain_seconds=1.0,
-            on_event=lambda event: self._wake.set(),
+            on_event=self._on_event,
         )
 
     @contextlib.contextmanager
@@ -229,6 +231,13 @@ class _Launcher:
         folder = pathlib.Path(self._job.log_dir)
         folder.mkdir(parents=True, exist_ok=True)
         return self._resources.enter_context(open(folder / filename, "wb", buffering=0))
+
+    def _on_event(self, event: Mapping[str, Any]) -> None:
+        if "failure" in event:
+            # What a worker said before it failed comes before what others say of it.
+            for relay in self._relays.get((event["role"], event["index"]), []):
+                relay.catch_up(_CATCH_UP_SECONDS)
+        self._wake.set()
 
     def _supervise(self) -> None:
         """Returns when the job is over; whoever still runs then is to be ended."""

@@ -1,7 +1,11 @@
 """Shows the output of several processes on one terminal, a line at a time."""
 
 import contextlib
+import fcntl
 import os
+import select
+import sys
+import termios
 import threading
 import time
 from collections import deque
@@ -92,6 +96,8 @@ class Relay:
         self._prefix = (prefix or "").encode()
         self._log = log
         self._tail: deque[bytes] = deque(maxlen=_TAIL_LINES)
+        # Held while what has left the pipe is not shown yet.
+        self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -105,21 +111,40 @@ class Relay:
         """Waits until the child's output has ended."""
         self._thread.join(timeout_seconds)
 
+    def catch_up(self, timeout_seconds: float) -> None:
+        """Waits until the lines that the child has written by now are shown."""
+        deadline = time.monotonic() + timeout_seconds
+        while time.monotonic() < deadline:
+            with self._lock:
+                if self._source.closed or not _unread_bytes(self._source):
+                    return
+            time.sleep(0.001)
+
     def _run(self) -> None:
-        partial = b""
-        with self._source as source:
-            while chunk := os.read(source.fileno(), _CHUNK_BYTES):
-                if self._log is not None:
-                    self._log.write(chunk)
-                if self._screen is not None and self._raw:
-                    self._screen.raw(chunk)
-                *lines, partial = (partial + chunk).split(b"\n")
-                for line in lines:
-                    self._show(line)
-                if b"\r" in partial:
-                    partial = self._draw(partial)
-        if partial:
-            self._show(partial)
+        partial: bytes | None = b""
+        readable = select.poll()
+        readable.register(self._source, select.POLLIN)
+        while partial is not None:
+            readable.poll()
+            with self._lock:
+                partial = self._pass_on(partial)
+
+    def _pass_on(self, partial: bytes) -> bytes | None:
+        """Shows what is there; what may become a line, or None at the end."""
+        chunk = os.read(self._source.fileno(), _CHUNK_BYTES)
+        if not chunk:
+            self._source.close()
+            if partial:
+                self._show(partial)
+            return None
+        if self._log is not None:
+            self._log.write(chunk)
+        if self._screen is not None and self._raw:
+            self._screen.raw(chunk)
+        *lines, partial = (partial + chunk).split(b"\n")
+        for line in lines:
+            self._show(line)
+        return self._draw(partial) if b"\r" in partial else partial
 
     def _show(self, line: bytes) -> None:
         text = _last_drawn(line)
@@ -139,3 +164,7 @@ def _last_drawn(line: bytes) -> bytes:
     """What a terminal would show of a line that was drawn over and over."""
     drawn = [part.strip(b"\b") for part in line.split(b"\r")]
     return next((part for part in reversed(drawn) if part), b"")
+
+
+def _unread_bytes(pipe: IO[bytes]) -> int:
+    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)

@@ -38,8 +38,12 @@ def leave():
     member.leave()
     print("rank", rank, "leaves", flush=True)
 
+def tell_step():
+    # Any message carries it; of this one it is known when it has been read.
+    member._tell({"type": "step"})
+
 def kill():
-    time.sleep(1.2)  # By then the step is known.
+    tell_step()
     os.kill(os.getpid(), signal.SIGKILL)
 
 def stop():
@@ -158,7 +162,7 @@ def test_an_exception_is_shown_once_and_first(launch):
 
 def test_the_exit_status_is_the_failed_workers_own(launch):
     code, _, err = _finish(
-        launch("leave()", "wait_for_ever()", "time.sleep(1.2); sys.exit(3)")
+        launch("leave()", "wait_for_ever()", "tell_step(); sys.exit(3)")
     )
     assert code == 3
     assert err.splitlines()[-1] == (
@@ -289,7 +293,7 @@ def test_a_killed_server_is_named_and_ends_the_job(launch):
     find = (
         "import psutil; p = psutil.Process().parent(); "
         "s = [c for c in p.children() if 'serve' in ' '.join(c.cmdline())]; "
-        "s[0].kill(); wait_for_ever()"
+        "tell_step(); s[0].kill(); wait_for_ever()"
     )
     code, _, err = _finish(launch(find, "wait_for_ever()", options=["--servers=1"]), 60)
     assert code == 137
