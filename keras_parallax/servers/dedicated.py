@@ -1,6 +1,6 @@
 """Partitions on TensorFlow server processes, updated synchronously.
 
-A step costs a message to each server and one back, however many tables there are,
+A pull costs a message to each server and one back, however many tables there are,
 for rows, and the same again for gradients. Each server has what all workers give it
 put together (`meeting.py`). Where it is asked for, and each worker has a server beside
 it, workers speak with their own server alone in training steps and with each other by

@@ -18,7 +18,7 @@ import tensorflow as tf
 from keras_parallax.collectives.exchange import Group
 from keras_parallax.servers.home import Home, Pull, Push
 from keras_parallax.servers.storage import Storage, TableSpec
-from keras_parallax.servers.waves import Owners, Wave, wave_for
+from keras_parallax.servers.waves import Owners, Waves
 
 
 class LocalAggregation(Home):
@@ -36,9 +36,7 @@ class LocalAggregation(Home):
         self.devices = home.devices
         self.reads_alone = home.reads_alone
         self._home = home
-        self._group = group
-        self._in_charge = in_charge
-        self._last: tuple[Wave, list[tuple]] | None = None
+        self._waves = Waves(group, in_charge)
         # Rows pushed for the machine, by table.
         self._pushed: dict[Storage, tf.Variable] = {}
 
@@ -52,9 +50,8 @@ class LocalAggregation(Home):
 
     def pull(self, requests: Sequence[Pull]) -> list[tf.Tensor]:
         """See `Home.pull`."""
-        wave = Wave.send(self._group, requests, self._in_charge)
-        unions = wave.unions()
-        self._last = wave, unions
+        wave = self._waves.send(requests)
+        unions = wave.unions
         rows = iter(self._home.pull([Pull(storage, ids) for storage, ids, _ in unions]))
         answers: list[tf.Tensor] = [tf.constant(0)] * len(requests)
         wanted = iter(unions)
@@ -66,9 +63,8 @@ class LocalAggregation(Home):
 
     def push(self, contributions: Sequence[Push]) -> tf.Operation:
         """See `Home.push`."""
-        last, known = self._last or (None, [])
-        wave = wave_for(last, self._group, contributions, self._in_charge)
-        unions = iter(known if wave is last else wave.unions())
+        wave = self._waves.of(contributions)
+        unions = iter(wave.unions)
         summed = []
         for batch in wave.batches:
             mine = wave.matching(batch, contributions)

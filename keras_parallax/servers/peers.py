@@ -1,7 +1,7 @@
 """Partitions in the workers themselves: each serves its share of every table.
 
 Ids, rows and gradients travel by all-to-all among the workers; nothing is started
-and no port is opened. A step costs three exchanges, however many tables there are:
+and no port is opened. A pull and its push cost three exchanges, however many tables:
 ids to their owners, rows back, and gradients by the routes of the ids; rows and
 gradients once for each width and type of row.
 """
@@ -25,7 +25,7 @@ from keras_parallax.servers.home import (
     sum_by_row,
 )
 from keras_parallax.servers.storage import Partition, Storage, TableSpec
-from keras_parallax.servers.waves import Wave, wave_for
+from keras_parallax.servers.waves import Waves
 
 
 class PeersHome(Home):
@@ -53,11 +53,9 @@ class PeersHome(Home):
     ):
         self.devices = (device,) * job.size
         self._job = job
-        self._group = group
         self._indices = list(indices)
         self._wire = wire
-        # The pull whose routes the push that follows it can take.
-        self._last: Wave | None = None
+        self._waves = Waves(group, self._owners)
 
     def allocate(
         self, spec: TableSpec, constant: float | None, initial_rows: Callable | None
@@ -70,9 +68,9 @@ class PeersHome(Home):
 
     def pull(self, requests: Sequence[Pull]) -> list[tf.Tensor]:
         """See `Home.pull`."""
-        self._last = Wave.send(self._group, requests, self._owners)
+        wave = self._waves.send(requests)
         answers: list[tf.Tensor] = [tf.constant(0)] * len(requests)
-        for batch in self._last.batches:
+        for batch in wave.batches:
             rows = [
                 self._wire.encode(self._serve(storage, ids))
                 for storage, ids in zip(batch.storages, batch.ids, strict=True)
@@ -84,7 +82,7 @@ class PeersHome(Home):
 
     def push(self, contributions: Sequence[Push]) -> tf.Operation:
         """See `Home.push`."""
-        wave = wave_for(self._last, self._group, contributions, self._owners)
+        wave = self._waves.of(contributions)
         updated = []
         for batch in wave.batches:
             mine = wave.matching(batch, contributions)

@@ -21,7 +21,7 @@ from keras_parallax.collectives.operations import operation_name, unfolded
 from keras_parallax.collectives.wire import Wire
 from keras_parallax.servers.home import Pull, Push
 from keras_parallax.servers.storage import TableSpec
-from keras_parallax.servers.waves import Wave, wave_for
+from keras_parallax.servers.waves import Waves
 
 Ask = Callable[[Sequence[Pull]], list[tf.Tensor]]
 Give = Callable[[Sequence[Push]], list[tf.Tensor]]
@@ -41,7 +41,7 @@ class Relay:
         self._group = group
         self._beside = list(beside)
         self._wire = wire
-        self._last: tuple[Wave, list[tuple]] | None = None
+        self._waves = Waves(group, self._owners)
         self._last_told = tf.Variable(0, dtype=tf.int64, trainable=False)
 
     @classmethod
@@ -80,11 +80,9 @@ class Relay:
             requests: What it wants.
             ask: Asks the servers beside it for what all workers want of them.
         """
-        wave = Wave.send(self._group, requests, self._owners)
-        unions = wave.unions()
-        self._last = wave, unions
-        rows = iter(ask([Pull(storage, ids) for storage, ids, _ in unions]))
-        wanted = iter(unions)
+        wave = self._waves.send(requests)
+        rows = iter(ask([Pull(storage, ids) for storage, ids, _ in wave.unions]))
+        wanted = iter(wave.unions)
         answers: list[tf.Tensor] = [tf.constant(0)] * len(requests)
         for batch in wave.batches:
             mine = [
@@ -107,9 +105,8 @@ class Relay:
         Returns:
             What is there when the rows on all servers are updated.
         """
-        last, known = self._last or (None, [])
-        wave = wave_for(last, self._group, contributions, self._owners)
-        unions = iter(known if wave is last else wave.unions())
+        wave = self._waves.of(contributions)
+        unions = iter(wave.unions)
         summed = []
         for batch in wave.batches:
             mine = wave.matching(batch, contributions)

@@ -6,6 +6,7 @@ The tables' rows are numbered through, so that one number tells table and row.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 
@@ -118,6 +119,7 @@ class Wave:
             done = last
         return cls(list(requests), batches)
 
+    @functools.cached_property
     def unions(self) -> list[tuple[Storage, tf.Tensor, tf.Tensor]]:
         """Rows that the senders together want of each table: ids, each once, and
         which of them each id received is."""
@@ -142,14 +144,35 @@ class Wave:
         ]
 
 
-def wave_for(
-    last: Wave | None, group: Group, contributions: Sequence[Push], owners: Owners
-) -> Wave:
-    """The wave by which contributions can go: the last pull's, or a new one."""
-    if last is not None and last.carried(contributions):
-        return last
-    pulls = [Pull(c.storage, c.ids) for c in contributions]
-    return Wave.send(group, pulls, owners)
+class Waves:
+    """The waves of a step's pulls, by whose routes its pushes can go.
+
+    Args:
+        group: Who exchanges.
+        owners: Whom each row belongs to.
+    """
+
+    def __init__(self, group: Group, owners: Owners):
+        self._group = group
+        self._owners = owners
+        self._sent: list[tuple[tf.Graph | None, Wave]] = []
+
+    def send(self, requests: Sequence[Pull]) -> Wave:
+        """A wave of what is wanted; remembered while the same step is traced."""
+        wave = Wave.send(self._group, requests, self._owners)
+        graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+        # Outside of graphs, steps have no end: the last one is enough.
+        before = [w for w in self._sent if graph is not None and w[0] is graph]
+        self._sent = [*before, (graph, wave)]
+        return wave
+
+    def of(self, contributions: Sequence[Push]) -> Wave:
+        """The wave by which contributions can go: a pull's, or a new one."""
+        for _, wave in self._sent:
+            if wave.carried(contributions):
+                return wave
+        pulls = [Pull(c.storage, c.ids) for c in contributions]
+        return Wave.send(self._group, pulls, self._owners)
 
 
 def _by_table(

@@ -1,9 +1,10 @@
 """What one step wants of its tables, collected so that it can travel together.
 
 Lookups are met one by one while a step is traced. Each gets a placeholder for its
-rows at once; when the backward pass begins, or the step ends, all of them are
-pulled in one go, and the placeholders are fed from the answer. In the same way the
-updates of the tables are pushed when the last of them has come.
+rows at once; when the backward pass begins, or the step ends, all that are needed at
+the same time are pulled in one go (`stages.py`), and the placeholders are fed from the
+answer. In the same way the updates of the tables are pushed when the last of them has
+come: together go those whose rows came together.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import tensorflow as tf
 
 from keras_parallax.collectives.spans import HOLD, PULL, PUSH, Spans
 from keras_parallax.servers.home import Home, Pull, Push
+from keras_parallax.tables.stages import stages
 
 
 class ServerVariable(Protocol):
@@ -35,6 +37,25 @@ class _Waiting:
     placeholder: tf.Tensor
 
 
+@dataclasses.dataclass(eq=False)
+class _Collection:
+    """What has been asked for while a step is traced."""
+
+    graph: tf.Graph
+    waiting: list[_Waiting] = dataclasses.field(default_factory=list)
+    # Pulls on their way, together with which others.
+    stages: list[list[Pull]] = dataclasses.field(default_factory=list)
+    pushes: list[Push] = dataclasses.field(default_factory=list)
+    expected_pushes: int = 0
+
+    def stage_of(self, push: Push) -> int:
+        """In which stage the rows of a push came; 0 if in none as they are."""
+        for index, pulls in enumerate(self.stages):
+            if any(p.storage is push.storage and p.ids is push.ids for p in pulls):
+                return index
+        return 0
+
+
 class StepTraffic:
     """Collects pulls and pushes of the step that is being traced.
 
@@ -47,10 +68,7 @@ class StepTraffic:
         self._home = home
         self._spans = spans or Spans()
         self._spans.pulls_meet = home.name == "peers"
-        self._graph: tf.Graph | None = None
-        self._waiting: list[_Waiting] = []
-        self._pushes: list[Push] = []
-        self._expected = 0
+        self._collection: _Collection | None = None
         self._last_push: tuple[tf.Graph, tf.Operation] | None = None
         self._pulled: list[tuple[tf.Graph, tf.Tensor]] = []
 
@@ -93,60 +111,76 @@ class StepTraffic:
         if tf.executing_eagerly() or not self._home.sends_messages:
             yield
             return
-        before = self._graph, self._waiting, self._pushes, self._expected
-        self._graph, self._waiting, self._pushes = _graph(), [], []
-        self._expected = 0
+        before, self._collection = self._collection, _Collection(_graph())
         try:
             yield
             self.send_pulls()
             self._send_pushes()
         finally:
-            self._graph, self._waiting, self._pushes, self._expected = before
+            self._collection = before
 
     def pull(self, request: Pull) -> tf.Tensor:
         """Rows of a table, `(n, *row_shape)`; perhaps they come later."""
-        if not self._collects():
+        collected = self._collected()
+        if collected is None:
             return self._pull([request])[0]
         spec = request.storage.spec
         nothing = tf.zeros((tf.size(request.ids), *spec.row_shape), spec.dtype)
         placeholder = tf.identity(nothing, name="rows_to_come")
-        self._waiting.append(_Waiting(request, placeholder))
+        collected.waiting.append(_Waiting(request, placeholder))
         return placeholder
 
     def send_pulls(self) -> None:
         """Pulls all that has been asked for."""
-        if not self._collects():
-            return
-        while self._waiting:
-            ready = _independent(self._waiting)
-            self._waiting = [w for w in self._waiting if w not in ready]
-            answers = self._pull([w.pull for w in ready])
-            for waiting, rows in zip(ready, answers, strict=True):
-                waiting.placeholder.op._update_input(0, rows)
+        collected = self._collected()
+        while collected is not None and collected.waiting:
+            ready = _independent(collected.waiting)
+            collected.waiting = [w for w in collected.waiting if w not in ready]
+            # What is needed sooner has the network to itself.
+            arrived: list[tf.Tensor] = []
+            for positions in stages([w.placeholder for w in ready]):
+                stage = [ready[position] for position in positions]
+                pulls = [waiting.pull for waiting in stage]
+                with tf.control_dependencies(arrived):
+                    arrived = self._pull(pulls)
+                for waiting, rows in zip(stage, arrived, strict=True):
+                    waiting.placeholder.op._update_input(0, rows)
+                collected.stages.append(pulls)
 
     def expect(self, updates: int) -> None:
         """Announces how many updates with sparse gradients are about to come."""
-        self._expected = updates if self._collects() else 0
+        collected = self._collected()
+        if collected is not None:
+            collected.expected_pushes = updates
 
     def passed(self) -> None:
         """One of the expected updates was none of a table."""
-        self._expected -= 1
-        if self._expected <= 0:
+        collected = self._collected()
+        if collected is None:
+            return
+        collected.expected_pushes -= 1
+        if collected.expected_pushes <= 0:
             self._send_pushes()
 
     def push(self, contribution: Push) -> None:
         """Updates a table; perhaps together with others that follow."""
-        if not self._collects():
+        collected = self._collected()
+        if collected is None:
             self._push([contribution])
             return
-        self._pushes.append(contribution)
+        collected.pushes.append(contribution)
         self.passed()
 
     def _send_pushes(self) -> None:
-        if self._pushes:
-            self.send_pulls()
-            pushes, self._pushes = self._pushes, []
-            self._push(pushes)
+        collected = self._collected()
+        if collected is None or not collected.pushes:
+            return
+        self.send_pulls()
+        pushes, collected.pushes = collected.pushes, []
+        by_stage: dict[int, list[Push]] = {}
+        for push in pushes:
+            by_stage.setdefault(collected.stage_of(push), []).append(push)
+        self._push(*(by_stage[stage] for stage in sorted(by_stage, reverse=True)))
 
     def _pull(self, requests: list[Pull]) -> list[tf.Tensor]:
         with tf.control_dependencies(self._earlier()):
@@ -161,25 +195,29 @@ class StepTraffic:
             ]
         return rows
 
-    def _push(self, contributions: list[Push]) -> None:
+    def _push(self, *groups: list[Push]) -> None:
+        """Pushes what travels together, group by group; no group waits for others."""
         # A gradient need not depend on the rows. The push has to come after them all
         # the same: once it is seen, another worker's update may follow.
         pulled = [found for graph, found in self._pulled if graph is _graph()]
         eager = tf.executing_eagerly()
         with tf.control_dependencies([] if eager else [*self._earlier(), *pulled]):
-            contributions = [
-                dataclasses.replace(push, gradients=tf.identity(push.gradients))
-                for push in contributions
-            ]
-            operation = self._spans.timed(
-                PUSH,
-                [part for push in contributions for part in (push.ids, push.gradients)],
-                lambda: self._home.push(contributions),
-            )
+            done = [self._push_together(group) for group in groups]
+        if not eager:
+            self._last_push = (_graph(), tf.group(*done))
+
+    def _push_together(self, contributions: list[Push]) -> tf.Operation:
+        contributions = [
+            dataclasses.replace(push, gradients=tf.identity(push.gradients))
+            for push in contributions
+        ]
         if self._spans.is_timing:
             self._count_load(contributions)
-        if not eager:
-            self._last_push = (_graph(), operation)
+        return self._spans.timed(
+            PUSH,
+            [part for push in contributions for part in (push.ids, push.gradients)],
+            lambda: self._home.push(contributions),
+        )
 
     def _count_load(self, contributions: list[Push]) -> None:
         for push in contributions:
@@ -199,13 +237,12 @@ class StepTraffic:
         graph, operation = self._last_push
         return [operation] if graph is _graph() else []
 
-    def _collects(self) -> bool:
+    def _collected(self) -> _Collection | None:
+        """What is collected here; None where nothing is."""
         # A lookup inside a loop or a branch belongs to a graph of its own.
-        return (
-            self._graph is not None
-            and not tf.executing_eagerly()
-            and _graph() is self._graph
-        )
+        if self._collection is None or tf.executing_eagerly():
+            return None
+        return self._collection if _graph() is self._collection.graph else None
 
 
 def _graph() -> tf.Graph:

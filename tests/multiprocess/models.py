@@ -58,16 +58,28 @@ class BiasOfWord(keras.layers.Layer):
         return keras.ops.mean(found, axis=1, keepdims=True) + first
 
 
+def _embedding(dense):
+    return DenseEmbedding() if dense else keras.layers.Embedding(ROWS, WIDTH)
+
+
 def build(dense=False):
     """The model, or its dense twin; their weights come in the same order."""
     words = keras.Input((LENGTH,), dtype="int32")
-    if dense:
-        found = DenseEmbedding()(words)
-    else:
-        found = keras.layers.Embedding(ROWS, WIDTH)(words)
-    x = keras.layers.GlobalAveragePooling1D()(found)
+    x = keras.layers.GlobalAveragePooling1D()(_embedding(dense)(words))
     x = keras.layers.Dense(5, activation="tanh")(x)
     x = keras.layers.Dense(1)(x)
+    bias = BiasOfWord(dense, name="bias_of_word")(words)
+    return keras.Model(words, keras.layers.Add()([x, bias]))
+
+
+def build_deep(dense=False):
+    """A model that needs the rows of two tables only when it has computed a while."""
+    words = keras.Input((LENGTH,), dtype="int32")
+    x = keras.layers.GlobalAveragePooling1D()(_embedding(dense)(words))
+    for _ in range(4):
+        x = keras.layers.Dense(WIDTH, activation="tanh")(x)
+    late = keras.layers.GlobalAveragePooling1D()(_embedding(dense)(words))
+    x = keras.layers.Dense(1)(keras.layers.Multiply()([x, late]))
     bias = BiasOfWord(dense, name="bias_of_word")(words)
     return keras.Model(words, keras.layers.Add()([x, bias]))
 

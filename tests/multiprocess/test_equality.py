@@ -44,7 +44,9 @@ def cases_of(job, optimizers):
 def oracle(name):
     """Weights and slots of the dense twin, and of the model without tables."""
     twins = {"dense": (models.build_without_tables, "momentum")}
-    build, kind = twins.get(name, (functools.partial(models.build, dense=True), name))
+    build, kind = twins.get(
+        name, (functools.partial(models.build_deep, dense=True), name)
+    )
     model = build()
     optimizer = models.OPTIMIZERS[kind]()
     model.compile(optimizer, "mse", jit_compile=False)

@@ -36,7 +36,7 @@ def environments(servers):
 @pytest.fixture(scope="module")
 def twin():
     """Weights and slots of the dense twin in one process."""
-    model = models.build(dense=True)
+    model = models.build_deep(dense=True)
     optimizer = models.OPTIMIZERS["adagrad"]()
     model.compile(optimizer, "mse", jit_compile=False)
     model.set_weights(models.start_weights(model))

@@ -33,7 +33,7 @@ plans = {}
 for case in cases.split(","):
     name, _, count = case.partition("-")
     strategy = kp.ParallaxStrategy(partitions=int(count), routes=models.ROUTES, **given)
-    save(case, train(strategy, models.build, name))
+    save(case, train(strategy, models.build_deep, name))
     plans[case] = strategy.plan.to_dict()
     strategy.close()
 save("dense-1", train(strategy, models.build_without_tables, "momentum"))

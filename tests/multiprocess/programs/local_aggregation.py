@@ -23,7 +23,7 @@ for aggregates in (True, False):
         local_aggregation=aggregates,
     )
     with strategy.scope():
-        model = models.build()
+        model = models.build_deep()
         optimizer = models.OPTIMIZERS["adagrad"]()
         model.compile(optimizer, "mse", jit_compile=False)
         model.set_weights(models.start_weights(model))
