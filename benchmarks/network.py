@@ -44,6 +44,8 @@ _LOCK = pathlib.Path(tempfile.gettempdir()) / "keras-parallax-networks.lock"
 # what keeps the kernel's token bucket going.
 _BURST_SECONDS = 1e-3
 _LEAST_BURST_BYTES = 32 << 10
+# In pieces of which the kernel hands TCP's data to a link.
+_LARGEST_PIECE_BYTES = 64 << 10
 _LONGEST_QUEUE_MS = 200
 
 _numbers = itertools.count(1)
@@ -215,6 +217,17 @@ class Network:
         _ip("-n", name, "link", "set", "lo", "up")
         self._shape("-n", name, dev=INTERFACE)
         self._shape(dev=name)
+        if self._rate_mbit and self._burst_bytes < _LARGEST_PIECE_BYTES:
+            # The token bucket would cut larger pieces into packets, all of which
+            # arrive at once, and the kernel drops what it cannot look at in time.
+            piece = ["gso_max_size", str(self._burst_bytes // 2)]
+            _ip("-n", name, "link", "set", INTERFACE, *piece)
+
+    @property
+    def _burst_bytes(self):
+        """What passes a link unshaped after a pause."""
+        burst = int(self._rate_mbit * 1e6 / 8 * _BURST_SECONDS)
+        return max(burst, _LEAST_BURST_BYTES)
 
     def _shape(self, *where, dev):
         """Limits what leaves an end of a cable."""
@@ -227,11 +240,10 @@ class Network:
             )  # fmt: skip
             handle = ["parent", "1:1", "handle", "10:"]
         if self._rate_mbit:
-            burst = int(self._rate_mbit * 1e6 / 8 * _BURST_SECONDS)
             _tc(
                 *where, "add", "dev", dev, *handle, "tbf",
                 "rate", f"{self._rate_mbit}mbit",
-                "burst", str(max(burst, _LEAST_BURST_BYTES)),
+                "burst", str(self._burst_bytes),
                 "latency", f"{_LONGEST_QUEUE_MS}ms",
             )  # fmt: skip
 
