@@ -11,8 +11,10 @@ to save running it later. There, nobody answers.
 """
 
 import collections
+import contextlib
 import itertools
 import weakref
+from collections.abc import Iterator
 
 import tensorflow as tf
 
@@ -31,6 +33,28 @@ def operation_name(what: str) -> str:
         counter, where = _in_graph.setdefault(graph, collections.Counter()), "graph"
     counter[what] += 1
     return f"keras_parallax_{where}_{what}_{counter[what]}"
+
+
+@contextlib.contextmanager
+def in_no_order() -> Iterator[None]:
+    """Operations that are made within wait for their inputs, and for nothing else.
+
+    TensorFlow has operations with effects but no resource (`Timestamp`, `PyFunc`,
+    `Assert`, `VarHandleOp`) wait for each other in the order in which they are made.
+    Some of ours are made after others that need what they give: they would wait for
+    each other for ever. And a push would begin when the all-reduce beside it has ended.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    order = getattr(graph, "experimental_acd_manager", None)
+    if order is None:
+        yield
+        return
+    before = len(graph.get_operations())
+    yield
+    for operation in graph.get_operations()[before:]:
+        resources = any(tensor.dtype == tf.resource for tensor in operation.inputs)
+        if operation._is_stateful and not resources:
+            order.run_independently(operation)
 
 
 def unfolded(tensor: tf.Tensor) -> tf.Tensor:

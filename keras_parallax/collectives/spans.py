@@ -25,6 +25,7 @@ import tensorflow as tf
 from keras_parallax import errors
 from keras_parallax.cluster.job import Job
 from keras_parallax.collectives.load import Load
+from keras_parallax.collectives.operations import in_no_order
 
 PULL, PUSH, ALLREDUCE, HOLD = "pull", "push", "allreduce", "hold"
 
@@ -309,14 +310,8 @@ def _after(inputs: Sequence) -> contextlib.AbstractContextManager:
 
 def _moment(inputs: Sequence) -> tf.Tensor:
     """Seconds on the clock when all of `inputs` are there."""
-    with _after(inputs):
-        now = tf.timestamp()
-    # TensorFlow has operations with effects wait for each other in the order in which
-    # they are made: the push would begin when the all-reduce beside it has ended.
-    order = getattr(_graph(), "experimental_acd_manager", None)
-    if order is not None:
-        order.run_independently(now.op)
-    return now
+    with in_no_order(), _after(inputs):
+        return tf.timestamp()
 
 
 def _written(step: _Step) -> list[tf.Operation]:

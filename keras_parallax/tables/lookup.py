@@ -8,6 +8,7 @@ same unique ids, so each row's gradient crosses once, too.
 import tensorflow as tf
 
 from keras_parallax import errors
+from keras_parallax.collectives.operations import in_no_order
 from keras_parallax.servers.home import Pull
 from keras_parallax.tables.table import Table
 
@@ -78,7 +79,8 @@ def _checked(table: Table, ids: tf.Tensor) -> tf.Tensor:
         f"[0, {table.num_rows}). Received, among others:"
     )
     outside = tf.boolean_mask(ids, ~inside)[:8]
-    with tf.control_dependencies(
-        [tf.debugging.Assert(tf.reduce_all(inside), [message, outside])]
-    ):
+    # Rows that are needed first are not to wait for what is computed with them.
+    with in_no_order():
+        check = tf.debugging.Assert(tf.reduce_all(inside), [message, outside])
+    with tf.control_dependencies([check]):
         return tf.identity(ids)

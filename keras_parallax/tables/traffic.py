@@ -16,6 +16,7 @@ from typing import Protocol
 
 import tensorflow as tf
 
+from keras_parallax.collectives.operations import in_no_order
 from keras_parallax.collectives.spans import HOLD, PULL, PUSH, Spans
 from keras_parallax.servers.home import Home, Pull, Push
 from keras_parallax.tables.stages import stages
@@ -141,7 +142,8 @@ class StepTraffic:
             for positions in stages([w.placeholder for w in ready]):
                 stage = [ready[position] for position in positions]
                 pulls = [waiting.pull for waiting in stage]
-                with tf.control_dependencies(arrived):
+                # It is made after what needs it.
+                with in_no_order(), tf.control_dependencies(arrived):
                     arrived = self._pull(pulls)
                 for waiting, rows in zip(stage, arrived, strict=True):
                     waiting.placeholder.op._update_input(0, rows)

@@ -6,6 +6,7 @@ are dense. It is the oracle: Keras's own sparse gradients are not summed by row.
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 ROWS = 53
 WIDTH = 4
@@ -58,6 +59,15 @@ class BiasOfWord(keras.layers.Layer):
         return keras.ops.mean(found, axis=1, keepdims=True) + first
 
 
+class Checked(keras.layers.Layer):
+    """What it is given, which it asserts something of, as users' layers do."""
+
+    def call(self, x):
+        small = tf.debugging.assert_less(tf.reduce_max(tf.abs(x)), 1e6)
+        with tf.control_dependencies([small]):
+            return tf.identity(x)
+
+
 def _embedding(dense):
     return DenseEmbedding() if dense else keras.layers.Embedding(ROWS, WIDTH)
 
@@ -75,7 +85,7 @@ def build(dense=False):
 def build_deep(dense=False):
     """A model that needs the rows of two tables only when it has computed a while."""
     words = keras.Input((LENGTH,), dtype="int32")
-    x = keras.layers.GlobalAveragePooling1D()(_embedding(dense)(words))
+    x = keras.layers.GlobalAveragePooling1D()(Checked()(_embedding(dense)(words)))
     for _ in range(4):
         x = keras.layers.Dense(WIDTH, activation="tanh")(x)
     late = keras.layers.GlobalAveragePooling1D()(_embedding(dense)(words))
