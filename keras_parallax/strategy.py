@@ -151,6 +151,7 @@ class ParallaxStrategy(tf.distribute.Strategy):
             session,
             home,
             factory,
+            traffic,
             routing,
             self._plan,
             lambda dtype: manner.wire.type_of(dtype).size,

@@ -32,10 +32,11 @@ class Recorder(Home):
         return tf.no_op()
 
 
-def _step(layers, double=False):
+def _step(layers, double=False, apart=True):
     """A step in which two tables are needed at once and one after some layers."""
     home = Recorder()
     traffic = StepTraffic(home)
+    traffic.travels_apart = lambda storages: apart
     mlp = keras.Sequential([keras.layers.Dense(WIDTH) for _ in range(layers)])
     mlp.build((None, WIDTH))
     storages = [
@@ -72,6 +73,12 @@ def test_what_is_needed_later_travels_while_the_step_computes():
     assert home.pulled == [["words", "others"], ["late"]]
     # Backwards, it is there first.
     assert home.pushed == [["late"], ["words", "others"]]
+
+
+def test_what_is_not_worth_a_message_travels_with_the_others():
+    home = _step(layers=8, apart=False)
+    assert [sorted(names) for names in home.pulled] == [["late", "others", "words"]]
+    assert home.pushed == [["late", "words", "others"]]
 
 
 def test_gradients_of_other_ids_than_were_pulled_travel_together():

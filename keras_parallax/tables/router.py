@@ -28,9 +28,11 @@ from keras_parallax.plan.use import Use
 from keras_parallax.roads import ALLREDUCE, SERVERS
 from keras_parallax.servers.homes import Homes
 from keras_parallax.servers.progress_line import in_words
+from keras_parallax.servers.storage import Storage
 from keras_parallax.tables.factory import TableFactory
 from keras_parallax.tables.measured import measured_bytes
 from keras_parallax.tables.table import Table
+from keras_parallax.tables.traffic import StepTraffic
 
 logger = logging.getLogger("keras_parallax")
 
@@ -41,6 +43,10 @@ _MEMORY_SHARE = 0.1
 NETWORK_HOLDS_SECONDS = 600.0
 # A step traced anew takes seconds: less than this a step does not pay for it.
 _LEAST_SAVING_S = 2e-4
+# Messages of their own cost tables that are needed later an exchange of ids, one of
+# rows and one of gradients. Not all that these carry finds something to hide behind.
+_EXCHANGES_APART = 3
+_PAYS_OFF = 4
 _DENSE = "all dense variables"
 #: In place of a road: the plan may choose.
 AUTO = "auto"
@@ -55,6 +61,7 @@ class Router:
         session: The job.
         homes: The homes at the ends of the roads.
         factory: Makes and moves tables.
+        traffic: Sends what steps want of tables.
         routing: What the user has said of roads.
         plan: Where decisions are written down.
         travel_bytes: Bytes of an element of a type as it travels.
@@ -66,6 +73,7 @@ class Router:
         session: Session,
         homes: Homes,
         factory: TableFactory,
+        traffic: StepTraffic,
         routing: Routing,
         plan: Plan,
         travel_bytes: Callable[[tf.DType], int],
@@ -75,6 +83,10 @@ class Router:
         self._job = session.job
         self._homes = homes
         self._factory = factory
+        self._traffic = traffic
+        traffic.travels_apart = self._travel_apart
+        # Paths of tables that are needed later, and worth messages of their own.
+        self._apart: set[str] = set()
         self._routing = routing
         self._plan = plan
         self._travel_bytes = travel_bytes
@@ -227,7 +239,9 @@ class Router:
             What has changed, a line each. Steps have to be traced anew if anything
             has.
         """
-        if not self.adapts or not self._free(self._present()):
+        tables = self._present()
+        later = [t for t in tables if t.storage in self._traffic.needed_later]
+        if not self.adapts or not (later or self._free(tables)):
             return []
         is_first = not self._known
         self.measured()
@@ -236,10 +250,39 @@ class Router:
         wanted = {path: choice.road for path, choice in choices.items()}
         confirmed, self._wanted = is_first or wanted == self._wanted, None
         if confirmed:
-            return self._follow(choices, _LEAST_SAVING_S)
-        if self._moves(choices, _LEAST_SAVING_S):
-            self._wanted = wanted
-        return []
+            moved = self._follow(choices, _LEAST_SAVING_S)
+        else:
+            moved = []
+            if self._moves(choices, _LEAST_SAVING_S):
+                self._wanted = wanted
+        return moved + self._set_apart(later, choices)
+
+    def _set_apart(
+        self, tables: Sequence[Table], choices: Mapping[str, Choice]
+    ) -> list[str]:
+        """Gives tables that are needed later messages of their own, if these pay off.
+
+        Returns:
+            What has changed, a line each.
+        """
+        least = _EXCHANGES_APART * self._cluster.network.call_s * _PAYS_OFF
+        lines = []
+        for table in tables:
+            is_apart, path = table.path in self._apart, table.path
+            seconds = choices[path].cost.transfer_s
+            pays_off = seconds > (least / 2 if is_apart else least)
+            if table.storage.road == SERVERS and pays_off != is_apart:
+                self._apart ^= {path}
+                how = "while the step computes" if pays_off else "with the others"
+                lines.append(
+                    f"{path}: its rows travel {how} ({1e3 * seconds:.3g} ms a step)"
+                )
+        for line in lines:
+            self._note_change(line)
+        return lines
+
+    def _travel_apart(self, storages: Sequence[Storage]) -> bool:
+        return any(storage.spec.path in self._apart for storage in storages)
 
     @property
     def is_undecided(self) -> bool:
@@ -441,7 +484,10 @@ class Router:
     def _tell(self, table: Table, before: str, reason: str) -> str:
         after = self._plan.get(table._unique_id).where
         line = f"{table.path}: {before} -> {after} ({reason})"
+        self._note_change(line)
+        return line
+
+    def _note_change(self, line: str) -> None:
         self._plan.note_change(line)
         if self._job.rank == 0:
             logger.info("The plan has changed. %s", line)
-        return line

@@ -1,17 +1,19 @@
 """What one step wants of its tables, collected so that it can travel together.
 
 Lookups are met one by one while a step is traced. Each gets a placeholder for its
-rows at once; when the backward pass begins, or the step ends, all that are needed at
-the same time are pulled in one go (`stages.py`), and the placeholders are fed from the
-answer. In the same way the updates of the tables are pushed when the last of them has
-come: together go those whose rows came together.
+rows at once; when the backward pass begins, or the step ends, all of them are pulled,
+and the placeholders are fed from the answer. Together go those that are needed at the
+same time (`stages.py`), and those that are not worth a message of their own. In the
+same way the updates of the tables are pushed when the last of them has come, those
+together whose rows came together.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import tensorflow as tf
@@ -19,6 +21,7 @@ import tensorflow as tf
 from keras_parallax.collectives.operations import in_no_order
 from keras_parallax.collectives.spans import HOLD, PULL, PUSH, Spans
 from keras_parallax.servers.home import Home, Pull, Push
+from keras_parallax.servers.storage import Storage
 from keras_parallax.tables.stages import stages
 
 
@@ -63,12 +66,19 @@ class StepTraffic:
     Args:
         home: Where the rows live.
         spans: Times pulls and pushes where that is asked for.
+
+    Attributes:
+        needed_later: Tables whose rows a step needs when it has computed for a while.
+        travels_apart: Whether such tables are worth messages of their own. All workers
+            have to say the same.
     """
 
     def __init__(self, home: Home, spans: Spans | None = None):
         self._home = home
         self._spans = spans or Spans()
         self._spans.pulls_meet = home.name == "peers"
+        self.needed_later: weakref.WeakSet[Storage] = weakref.WeakSet()
+        self.travels_apart: Callable[[Sequence[Storage]], bool] = lambda _: False
         self._collection: _Collection | None = None
         self._last_push: tuple[tf.Graph, tf.Operation] | None = None
         self._pulled: list[tuple[tf.Graph, tf.Tensor]] = []
@@ -139,8 +149,7 @@ class StepTraffic:
             collected.waiting = [w for w in collected.waiting if w not in ready]
             # What is needed sooner has the network to itself.
             arrived: list[tf.Tensor] = []
-            for positions in stages([w.placeholder for w in ready]):
-                stage = [ready[position] for position in positions]
+            for stage in self._messages(ready):
                 pulls = [waiting.pull for waiting in stage]
                 # It is made after what needs it.
                 with in_no_order(), tf.control_dependencies(arrived):
@@ -148,6 +157,22 @@ class StepTraffic:
                 for waiting, rows in zip(stage, arrived, strict=True):
                     waiting.placeholder.op._update_input(0, rows)
                 collected.stages.append(pulls)
+
+    def _messages(self, ready: list[_Waiting]) -> list[list[_Waiting]]:
+        """What travels together of what is asked for, in the order of being needed."""
+        messages: list[list[_Waiting]] = []
+        for positions in stages([waiting.placeholder for waiting in ready]):
+            stage = [ready[position] for position in positions]
+            if not messages:
+                messages.append(stage)
+                continue
+            storages = [waiting.pull.storage for waiting in stage]
+            self.needed_later.update(storages)
+            if self.travels_apart(storages):
+                messages.append(stage)
+            else:
+                messages[-1] += stage
+        return messages
 
     def expect(self, updates: int) -> None:
         """Announces how many updates with sparse gradients are about to come."""

@@ -95,6 +95,20 @@ def test_the_road_follows_the_network(tmp_path):
     assert found["at-once"]["loss"] == pytest.approx(found["later"]["loss"], rel=1e-5)
 
 
+def test_rows_that_are_needed_late_travel_apart_where_that_pays_off(tmp_path):
+    job = run_job("needed_later", tmp_path, workers=2).check()
+    assert job.results[0] == job.results[1]
+    slow, fast = job.results[0]["slow"], job.results[0]["fast"]
+    # Two lookups in one table and one in each of the others.
+    assert fast["pulls"][-1] == 4
+    assert fast["changes"] == []
+    assert slow["pulls"][-3:] == [4, 1, 3]
+    assert len(slow["changes"]) == 2
+    for change in slow["changes"]:
+        assert "its rows travel while the step computes" in change
+    assert slow["loss"] == pytest.approx(fast["loss"], rel=1e-5)
+
+
 def test_a_road_that_the_user_said_stays_until_it_is_given_back(tmp_path):
     job = run_job("network_changes", tmp_path, "at-once", "told", workers=2).check()
     assert job.results[0] == job.results[1]
