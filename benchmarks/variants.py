@@ -36,6 +36,8 @@ VARIANTS = {
 }
 WORKERS = 2
 SEEDS = (1, 2, 3, 4)
+# Wire formats round what the same steps exchange, so that less depends on luck.
+_SEEDS_OF_WIRES = 2
 _VARIABLE = "PARALLAX_VARIANT"
 
 
@@ -99,6 +101,8 @@ def main():
     # or an interruption, leaves pairs.
     for seed in seeds:
         for variant, arguments in VARIANTS.items():
+            if "wire" in arguments and seed > _SEEDS_OF_WIRES:
+                continue
             found = run(arguments, seed, flags)
             reached = found["test_perplexity"]
             perplexity.setdefault(variant, []).append(reached)
@@ -116,7 +120,8 @@ def main():
     results.add_check(name, mean[ASYNCHRONOUS] / mean[SYNCHRONOUS], "<=", 1.05)
     for wire in ("float16", "bfloat16"):
         # What it is, not what it should be: no target was set.
-        deviation = mean[wire] / mean[SYNCHRONOUS] - 1
+        exact = perplexity[SYNCHRONOUS][: len(perplexity[wire])]
+        deviation = mean[wire] / statistics.geometric_mean(exact) - 1
         print(f"{wire}: perplexity deviates by {deviation:+.1%}")
     results.finish(args.json)
 
