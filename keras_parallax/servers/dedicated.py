@@ -107,7 +107,13 @@ class DedicatedHome(Home):
         relay = self._in_turn()
         if relay is not None:
             return relay.pull(requests, self._ask_beside)
-        self._asked = [request.ids for request in requests]
+        asked = [request.ids for request in requests]
+        if not tf.executing_eagerly():
+            # A step may pull several times before it pushes.
+            graph = tf.compat.v1.get_default_graph()
+            earlier = (ids for ids in self._asked if tf.is_symbolic_tensor(ids))
+            asked += [ids for ids in earlier if ids.graph is graph]
+        self._asked = asked
         return self._ask(requests, range(len(self.devices)), calls=False)
 
     def _ask_beside(self, requests: Sequence[Pull]) -> list[tf.Tensor]:
