@@ -28,7 +28,7 @@ from keras_parallax.plan.use import Use
 from keras_parallax.roads import ALLREDUCE, SERVERS
 from keras_parallax.servers.homes import Homes
 from keras_parallax.servers.progress_line import in_words
-from keras_parallax.servers.storage import Storage
+from keras_parallax.tables.apart import Apart
 from keras_parallax.tables.factory import TableFactory
 from keras_parallax.tables.measured import measured_bytes
 from keras_parallax.tables.table import Table
@@ -43,10 +43,6 @@ _MEMORY_SHARE = 0.1
 NETWORK_HOLDS_SECONDS = 600.0
 # A step traced anew takes seconds: less than this a step does not pay for it.
 _LEAST_SAVING_S = 2e-4
-# Messages of their own cost tables that are needed later an exchange of ids, one of
-# rows and one of gradients. Not all that these carry finds something to hide behind.
-_EXCHANGES_APART = 3
-_PAYS_OFF = 4
 _DENSE = "all dense variables"
 #: In place of a road: the plan may choose.
 AUTO = "auto"
@@ -83,10 +79,7 @@ class Router:
         self._job = session.job
         self._homes = homes
         self._factory = factory
-        self._traffic = traffic
-        traffic.travels_apart = self._travel_apart
-        # Paths of tables that are needed later, and worth messages of their own.
-        self._apart: set[str] = set()
+        self._apart = Apart(traffic)
         self._routing = routing
         self._plan = plan
         self._travel_bytes = travel_bytes
@@ -240,7 +233,7 @@ class Router:
             has.
         """
         tables = self._present()
-        later = [t for t in tables if t.storage in self._traffic.needed_later]
+        later = self._apart.candidates(tables)
         if not self.adapts or not (later or self._free(tables)):
             return []
         is_first = not self._known
@@ -255,34 +248,10 @@ class Router:
             moved = []
             if self._moves(choices, _LEAST_SAVING_S):
                 self._wanted = wanted
-        return moved + self._set_apart(later, choices)
-
-    def _set_apart(
-        self, tables: Sequence[Table], choices: Mapping[str, Choice]
-    ) -> list[str]:
-        """Gives tables that are needed later messages of their own, if these pay off.
-
-        Returns:
-            What has changed, a line each.
-        """
-        least = _EXCHANGES_APART * self._cluster.network.call_s * _PAYS_OFF
-        lines = []
-        for table in tables:
-            is_apart, path = table.path in self._apart, table.path
-            seconds = choices[path].cost.transfer_s
-            pays_off = seconds > (least / 2 if is_apart else least)
-            if table.storage.road == SERVERS and pays_off != is_apart:
-                self._apart ^= {path}
-                how = "while the step computes" if pays_off else "with the others"
-                lines.append(
-                    f"{path}: its rows travel {how} ({1e3 * seconds:.3g} ms a step)"
-                )
-        for line in lines:
+        set_apart = self._apart.decide(later, choices, self._cluster.network.call_s)
+        for line in set_apart:
             self._note_change(line)
-        return lines
-
-    def _travel_apart(self, storages: Sequence[Storage]) -> bool:
-        return any(storage.spec.path in self._apart for storage in storages)
+        return moved + set_apart
 
     @property
     def is_undecided(self) -> bool:
