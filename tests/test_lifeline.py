@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from keras_parallax.cluster.coordinator import CAUSE_SECONDS
 from keras_parallax.cluster.excepthook import is_consequence, summarize
 from keras_parallax.cluster.failure import EXIT_LOST, Failure
 from keras_parallax.cluster.lifeline import Coordinator, Member
@@ -260,6 +261,32 @@ def test_a_worker_that_has_left_is_blamed_for_what_the_others_miss(start_coordin
     coordinator.report_exit("worker", 0, 3)
     assert str(coordinator.first_failure()) == (
         "worker 0 failed (exit status 3) at step 3"
+    )
+
+
+def test_a_goodbye_that_comes_late_is_still_known_to_be_the_cause(start_coordinator):
+    coordinator = start_coordinator(expected_workers=2)
+    script = (
+        "from keras_parallax.cluster.lifeline import Member, install_excepthook\n"
+        f"install_excepthook(Member.join({coordinator.address!r}, 'worker', 1))\n"
+        "class HorovodInternalError(Exception): pass\n"
+        "raise HorovodInternalError('shut down')\n"
+    )
+    left = _join(coordinator, 0)
+    with subprocess.Popen(
+        [sys.executable, "-c", script],
+        env={"PYTHONPATH": ":".join(sys.path)},
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        _wait_for(lambda: "failed" in [m.state for m in coordinator.members()], 20.0)
+        # Just before it is settled: the news must not come after the one who waits.
+        time.sleep(CAUSE_SECONDS - 0.5)
+        left.leave()
+        _, err = process.communicate(timeout=20)
+    assert err.startswith(
+        "keras-parallax: worker 1 stops: worker 0 ended early (it left while the "
+        "others went on)\nTraceback"
     )
 
 

@@ -267,6 +267,7 @@ class Coordinator:
         if kind == "bye" and member.state == "running":
             member.state, member.left_at = "left", time.monotonic()
             self._event("left", member)
+            self._hurry_consequences()
             self._end_when_all_left()
         elif kind == "fail" and member.state == "running":
             member.state = "failed"
@@ -344,6 +345,13 @@ class Coordinator:
                 # One that has left may be waiting for the others: it is told, too.
                 if other != key or (left and other == (left.role, left.index)):
                     _send(writer, {"type": "lost", **failure.to_json()})
+
+    def _hurry_consequences(self) -> None:
+        """A worker has left: what others miss of it need not wait long any more."""
+        soon = time.monotonic() + _LEAVER_SECONDS
+        for key, (due, failure) in self._undecided.items():
+            if failure.consequence:
+                self._undecided[key] = (min(due, soon), failure)
 
     def _leaver(self) -> MemberState | None:
         """The worker that was the first to say goodbye, if any has."""

@@ -17,6 +17,9 @@ from keras_parallax.errors import ProcessLostError
 if TYPE_CHECKING:
     from keras_parallax.cluster.lifeline import Member
 
+# The coordinator settles on a cause within CAUSE_SECONDS, and then says so.
+_WAIT_SECONDS = CAUSE_SECONDS + 3.0
+
 # By name: none of the packages that define them is imported here.
 _CONSEQUENCES = frozenset(
     {"HorovodInternalError", "UnavailableError", "AbortedError", "CancelledError"}
@@ -65,7 +68,7 @@ def is_consequence(error: BaseException | None) -> bool:
     return False
 
 
-def install_excepthook(member: "Member", wait_seconds: float = CAUSE_SECONDS) -> None:
+def install_excepthook(member: "Member", wait_seconds: float = _WAIT_SECONDS) -> None:
     """Makes uncaught exceptions of this process known to its job.
 
     An exception that is a consequence of another process's end is replaced by
