@@ -44,10 +44,10 @@ def main():
     for servers, rate in [CLUSTERS[index] for index in chosen]:
         with EmulatedCluster(HOSTS, 1, rate) as cluster:
             for model in args.models or kinds.KINDS:
-                rounds, turns, steps = (1, 3, 4) if args.quick else (2, 5, 8)
+                rounds, turns, steps = (1, 3, 8) if args.quick else (2, 5, 32)
                 if model == "recommender":
                     # Ten tables take seconds to move and to trace.
-                    rounds, turns = 1, 3
+                    rounds = 1
                 job = planned_steps.Job(
                     model, servers, BATCHES[model], rounds, turns, steps
                 )

@@ -28,6 +28,7 @@ class TwoAlike(Job):
 
 class Seat:
     machines = None
+    connection = None
 
     def __init__(self, job):
         self.job = job
@@ -44,7 +45,7 @@ def measured(monkeypatch):
     """Counts how often the network was measured."""
     calls = []
 
-    def measure(session):
+    def measure(session, servers):
         calls.append(session)
         return Network(1e8 + len(calls), latency_s=1e-3)
 
@@ -131,6 +132,16 @@ def test_workers_of_a_machine_share_its_link():
     assert network.bandwidth_bytes_per_s == pytest.approx(1e8 * 2 * 2 / 3)
     assert network.local_bandwidth_bytes_per_s == pytest.approx(2e9)
     assert network.local_latency_s <= network.latency_s
+
+
+def test_a_trip_to_servers_is_counted_without_the_way():
+    def trip(seconds):
+        found = {**FOUND, "server_trip": seconds}
+        return calibration._network_from(found, 4, 4, 1).server_trip_s
+
+    latency = 0.6e-3 / 5
+    assert trip(5e-3) == pytest.approx(5e-3 - 2 * latency)
+    assert trip(0.3e-3) == pytest.approx(0.15e-3)  # Never nothing.
 
 
 def test_a_ring_that_was_quicker_means_no_latency():

@@ -125,6 +125,21 @@ def test_seconds_are_what_they_are_made_of():
     assert ring.latency_s == pytest.approx(1e-3 + 6 * 1e-4)
 
 
+def test_a_server_beside_each_worker_costs_its_own_trips_besides():
+    network = dataclasses.replace(NETWORK, server_trip_s=7e-3, local_latency_s=0.0)
+    beside = Cluster(4, 4, network, servers=4)
+    among_workers = cost(table(), beside, SERVERS).latency_s
+    end = 1e-3 + 6 * 1e-4
+    found = cost(table(), beside, SERVERS, DEDICATED)
+    assert found.latency_s == pytest.approx(among_workers + 2 * 7e-3 + end)
+    # Without, each worker speaks with each server: ids and rows, gradients, the end.
+    for servers, machines in ((2, 0), (4, 4)):
+        apart = Cluster(4, 4, network, servers=servers, server_machines=machines)
+        found = cost(table(), apart, SERVERS, DEDICATED)
+        assert found.latency_s == pytest.approx(3 * (7e-3 + 2e-4))
+        assert found.messages == 3 * servers
+
+
 def test_a_dense_gradient_touches_every_row_of_a_copy():
     cluster = Cluster(4, 4, dataclasses.replace(NETWORK, bandwidth_bytes_per_s=1e15))
     use = table(num_rows=1_000_000, alpha=1e-4)

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from keras_parallax import errors
 from keras_parallax.cluster import processes, rendezvous
-from keras_parallax.cluster.addresses import free_port, join_address
+from keras_parallax.cluster.addresses import free_port, join_address, split_address
 from keras_parallax.cluster.connection import (
     Connection,
     connect,
@@ -150,6 +150,15 @@ class Session:
         if len(ranks) == self.job.size:
             return None
         return self._process_sets[tuple(sorted(ranks))]
+
+    def server_machines(self) -> int:
+        """Machines that servers have for themselves; 0 where workers are on one of
+        them, or no servers are known. Every worker calls it."""
+        if self.connection is None:
+            return 0
+        workers = set(self.job.gather(self.job.topology.host))
+        servers = {split_address(server)[0] for server in self.connection.servers}
+        return 0 if servers & workers else len(servers)
 
     def _start_lifeline(self) -> Member:
         """The job's coordinator in worker 0, where no launcher of ours runs one."""

@@ -24,6 +24,8 @@ import numpy as np
 import tensorflow as tf
 
 from keras_parallax.cache import cache_dir, keep, kept
+from keras_parallax.cluster.addresses import split_address
+from keras_parallax.cluster.connection import Connection
 from keras_parallax.cluster.job import Job
 from keras_parallax.cluster.machines import Machines
 from keras_parallax.plan.network import NETWORK_VARIABLE, Network, parse_network
@@ -36,7 +38,7 @@ MEASURE = "measure"
 #: What is taken where nothing can be measured: one worker.
 ALONE = Network(bandwidth_bytes_per_s=1.25e9)
 
-_VERSION = 1
+_VERSION = 2
 _SMALL_REPEATS = 8
 _LARGE_REPEATS = 2
 _FIRST_BYTES = 256 << 10
@@ -50,12 +52,17 @@ class JoinedJob(Protocol):
 
     job: Job
     machines: Machines | None
+    connection: Connection | None
 
     def process_set(self, ranks: Sequence[int]) -> Any:
         """Horovod's process set of some workers."""
 
 
-def network_of(session: JoinedJob, given: str | Network | None = None) -> Network:
+def network_of(
+    session: JoinedJob,
+    given: str | Network | None = None,
+    servers: Sequence[str] = (),
+) -> Network:
     """The network of a job: given, kept from an earlier start, or measured.
 
     Every worker calls it, between steps; worker 0 decides which of the three it is.
@@ -65,6 +72,7 @@ def network_of(session: JoinedJob, given: str | Network | None = None) -> Networ
         given: A network, or what is known of it, as in `"bandwidth=1Gbit"`; by
             default the environment's `KERAS_PARALLAX_NETWORK`. With bandwidth and
             latency both given nothing is measured. `"measure"` measures anew.
+        servers: Devices of the servers that this worker speaks with in a step.
 
     Raises:
         ConfigError: `given` cannot be read.
@@ -77,17 +85,22 @@ def network_of(session: JoinedJob, given: str | Network | None = None) -> Networ
     anew, known = text == MEASURE, {} if text == MEASURE else parse_network(text)
     if job.size == 1 or {"bandwidth_bytes_per_s", "latency_s"} <= known.keys():
         return Network.of({**ALONE.to_dict(), **known})
-    path = _path_of(job)
+    path = _path_of(session)
     figures = job.share(_read(path) if job.rank == 0 and not anew else None)
-    network = Network.of(figures) if figures else measure(session)
+    network = Network.of(figures) if figures else measure(session, servers)
     if job.rank == 0 and not figures:
         keep(path, "The network's figures", network.to_dict())
         logger.info("The network was measured: %s", network)
     return Network.of({**network.to_dict(), **known})
 
 
-def measure(session: JoinedJob) -> Network:
-    """Measures the network; every worker calls it, and gets the same figures."""
+def measure(session: JoinedJob, servers: Sequence[str] = ()) -> Network:
+    """Measures the network; every worker calls it, and gets the same figures.
+
+    Args:
+        session: The job.
+        servers: Devices of the servers that this worker speaks with in a step.
+    """
     job, machines = session.job, session.machines
     each = machines.workers_each if machines is not None else 1
     count = machines.count if machines is not None else job.size
@@ -104,6 +117,8 @@ def measure(session: JoinedJob) -> Network:
         if near is not None:
             found["near_small"] = near.seconds(near.size, _SMALL_REPEATS)
             found["near_large"] = _bytes_per_s(job, near, found["near_small"])
+        if servers:
+            found["server_trip"] = _server_seconds(job, servers)
         job.barrier()
         found["memory"] = _memory_bytes_per_s()
     everyones = job.gather(found)
@@ -125,10 +140,14 @@ def _network_from(
     latency = max(0.0, found["ring"] - found["small"]) / max(1, hops - 1)
     latency = min(latency, found["small"] / 2)
     call = found["small"] - latency
+    trip = ALONE.server_trip_s
+    if "server_trip" in found:
+        # At most once over the network and back.
+        trip = max(found["server_trip"] / 2, found["server_trip"] - 2 * latency)
     if machines == 1:
         # One worker sends `large`; all of the machine, so many times as much.
         local = found["large"] * workers
-        return Network(local, latency, local, latency, call, found["memory"])
+        return Network(local, latency, local, latency, call, trip, found["memory"])
     # Of what a worker sends, this leaves the machine; its workers share the link.
     away = each * (workers - each) / (workers - 1)
     near_latency = min(latency, ALONE.local_latency_s)
@@ -142,6 +161,7 @@ def _network_from(
         near_bandwidth,
         near_latency,
         call,
+        trip,
         found["memory"],
     )
 
@@ -188,6 +208,23 @@ def _ring_seconds() -> float:
     return _timed(reduce, _SMALL_REPEATS, statistics.median)
 
 
+def _server_seconds(job: Job, servers: Sequence[str]) -> float:
+    """What a number takes to some servers and back, while all workers send theirs."""
+
+    @tf.function
+    def ask(value):
+        answers = []
+        for server in servers:
+            with tf.device(server):
+                answers.append(value + 1.0)
+        return tf.add_n(answers)
+
+    value = tf.zeros([])
+    ask(value)  # Tracing takes different workers different times.
+    job.barrier()
+    return _timed(lambda: ask(value).numpy(), _SMALL_REPEATS, statistics.median)
+
+
 def _bytes_per_s(job: Job, exchange: _Exchange, small_s: float) -> float:
     """Bytes that one worker sends to others in a second, while all do so."""
     share = (exchange.size - 1) / exchange.size
@@ -231,11 +268,14 @@ def _timed(
     return reduce(times)
 
 
-def _path_of(job: Job) -> pathlib.Path:
+def _path_of(session: JoinedJob) -> pathlib.Path:
     """Where the figures of these machines are kept; every worker calls it."""
+    job, connection = session.job, session.connection
     # Many machines have no address of their own but the loopback's.
     places = job.gather((job.topology.host, socket.gethostname()))
-    text = json.dumps([_VERSION, sorted(map(list, places))])
+    addresses = connection.servers if connection is not None else ()
+    servers = [split_address(address)[0] for address in addresses]
+    text = json.dumps([_VERSION, sorted(map(list, places)), sorted(servers)])
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     return cache_dir() / "networks" / f"{digest}.json"
 

@@ -407,19 +407,24 @@ def _server_calls(use: Use, cluster: Cluster, home: str) -> list[Call]:
     network, machines = cluster.network, cluster.machines
     each = cluster.workers_per_machine
     found = []
-    if home == DEDICATED:
-        # A round trip for the rows; the gradients, and word that they are in.
-        trip = network.call_s + 2 * cluster.link_latency_s
-        servers = max(1, cluster.servers or machines)
-        whats = ["pull", "push", "token"]
-        found += [Call(f"{home} {what}", trip, servers) for what in whats]
-    else:
-        others = (machines if cluster.aggregates else cluster.workers) - 1
+    if home == PEERS or cluster.relays:
+        apart = cluster.aggregates and home == PEERS
+        others = (machines if apart else cluster.workers) - 1
         seconds = network.call_s + cluster.link_latency_s
         found += [Call(f"{home} {what}", seconds, others) for what in whats]
+    if home == DEDICATED and cluster.relays:
+        # With the server beside it; and word to all that the gradients are in.
+        trip = network.server_trip_s + 2 * network.local_latency_s
+        found += [Call(f"{home} {what}", trip, 1) for what in ("pull", "push")]
+        found.append(_ring_call(f"{home} end", cluster, 2 * (cluster.workers - 1)))
+    elif home == DEDICATED:
+        # A round trip for the rows; the gradients, and word that they are in.
+        trip = network.server_trip_s + 2 * cluster.link_latency_s
+        servers = max(1, cluster.servers or machines)
+        rounds = ("pull", "push", "token")
+        found += [Call(f"{home} {what}", trip, servers) for what in rounds]
     if cluster.aggregates:
         seconds = network.call_s + network.local_latency_s
-        whats = ["ids", f"rows of {use.row_bytes:g}", f"gradients of {use.row_bytes:g}"]
         found += [Call(f"machine {what}", seconds, each - 1) for what in whats]
     return found
 

@@ -35,6 +35,9 @@ class Network:
             same machine.
         call_s: What an exchange of all workers takes besides, however little it
             carries: that all of them are ready has to be agreed on first.
+        server_trip_s: What a question to the servers that a worker speaks with and
+            their answer take besides, however little they carry, while all workers
+            ask; where tables live on server processes.
         memory_bytes_per_s: At which one worker reads and writes rows that are picked
             by their ids, while the others of its machine do so, too.
     """
@@ -44,6 +47,7 @@ class Network:
     local_bandwidth_bytes_per_s: float = 2e9
     local_latency_s: float = 20e-6
     call_s: float = 1e-3
+    server_trip_s: float = 1e-3
     memory_bytes_per_s: float = 4e9
 
     def __post_init__(self) -> None:
@@ -71,7 +75,8 @@ class Network:
 
         Args:
             text: `name=value` separated by commas; names are `bandwidth`,
-                `latency`, `local_bandwidth`, `local_latency`, `call` and `memory`.
+                `latency`, `local_bandwidth`, `local_latency`, `call`, `server_trip` and
+                `memory`.
 
         Raises:
             ConfigError: It says something else.
@@ -125,6 +130,12 @@ class Cluster:
         return stages and self.local_aggregation
 
     @property
+    def relays(self) -> bool:
+        """Whether each worker has a server beside it, and speaks with it alone: what
+        is for other servers goes through the workers beside those."""
+        return 1 < self.workers == self.servers and not self.server_machines
+
+    @property
     def link_latency_s(self) -> float:
         """Latency of the slowest link that an exchange of all workers uses."""
         network = self.network
@@ -142,12 +153,12 @@ def parse_network(text: str) -> dict[str, float]:
         name, _, value = (piece.strip() for piece in part.partition("="))
         if name in ("bandwidth", "local_bandwidth", "memory"):
             found[f"{name}_bytes_per_s"] = parse_bandwidth(value)
-        elif name in ("latency", "local_latency", "call"):
+        elif name in ("latency", "local_latency", "call", "server_trip"):
             found[f"{name}_s"] = parse_duration(value)
         else:
             raise errors.ConfigError(
                 "A network is described by bandwidth, latency, local_bandwidth, "
-                "local_latency, call and memory, as in "
+                "local_latency, call, server_trip and memory, as in "
                 f"'bandwidth=1Gbit,latency=0.1ms'. Received: {text!r}"
             )
     return found

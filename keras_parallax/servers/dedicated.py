@@ -70,6 +70,8 @@ class DedicatedHome(Home):
         self._relay: Relay | None = None
         if self.is_synchronous:
             self._relay = Relay.between(job, on_machine, wire, meter)
+        beside = range(len(devices)) if self._relay is None else self._relay.servers
+        self.speaks_with = tuple(devices[server] for server in beside)
         # The graph of the training step that is being traced.
         self._step: tf.Graph | None = None
 

@@ -66,6 +66,8 @@ class Home(abc.ABC):
         sends_messages: Whether it saves anything to ask for more at once.
         is_synchronous: Whether a push is the sum of all workers' contributions.
         reads_alone: Whether one worker can read all rows without the others.
+        speaks_with: Devices of the server processes that this worker itself sends
+            messages to in a training step.
     """
 
     name: str
@@ -73,6 +75,7 @@ class Home(abc.ABC):
     sends_messages = True
     is_synchronous = True
     reads_alone = True
+    speaks_with: tuple[str, ...] = ()
 
     @abc.abstractmethod
     def allocate(

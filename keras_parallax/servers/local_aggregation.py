@@ -35,6 +35,7 @@ class LocalAggregation(Home):
         self.name = home.name
         self.devices = home.devices
         self.reads_alone = home.reads_alone
+        self.speaks_with = home.speaks_with
         self._home = home
         self._waves = Waves(group, in_charge)
         # Rows pushed for the machine, by table.

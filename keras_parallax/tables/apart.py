@@ -15,8 +15,7 @@ from keras_parallax.servers.storage import Storage
 from keras_parallax.tables.table import Table
 from keras_parallax.tables.traffic import StepTraffic
 
-# An exchange of ids, one of rows and one of gradients.
-_EXCHANGES = 3
+# How many times as long as messages of their own what they carry has to take.
 _PAYS_OFF = 4
 
 
@@ -39,24 +38,23 @@ class Apart:
         ]
 
     def decide(
-        self, tables: Sequence[Table], choices: Mapping[str, Choice], call_s: float
+        self, tables: Sequence[Table], choices: Mapping[str, Choice]
     ) -> list[str]:
         """Decides for tables that are needed late.
 
         Args:
             tables: The tables.
             choices: What the plan knows of them, by path.
-            call_s: What an exchange takes, however little it carries.
 
         Returns:
             What has changed, a line each: steps have to be traced anew.
         """
-        least = _EXCHANGES * call_s * _PAYS_OFF
         lines = []
         for table in tables:
             path = table.path
             is_apart = path in self._paths
-            seconds = choices[path].cost.transfer_s
+            cost = choices[path].cost
+            seconds, least = cost.transfer_s, cost.latency_s * _PAYS_OFF
             pays_off = seconds > (least / 2 if is_apart else least)
             if table.storage.road == SERVERS and pays_off != is_apart:
                 self._paths ^= {path}

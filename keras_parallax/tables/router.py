@@ -117,6 +117,7 @@ class Router:
                 machines=count,
                 network=self._measured_network(),
                 servers=len(home.devices) if home.name == "dedicated" else 0,
+                server_machines=self._session.server_machines(),
                 local_aggregation=self._local_aggregation,
                 memory_limit_bytes=min(self._job.gather(free)),
             )
@@ -126,7 +127,7 @@ class Router:
         self._network_since = time.monotonic()
         # What the user has said of the network is not measured.
         given = MEASURE if anew and not os.environ.get(NETWORK_VARIABLE) else None
-        return network_of(self._session, given)
+        return network_of(self._session, given, self._homes.first.speaks_with)
 
     def _look_at_network(self) -> None:
         """Measures the network again if it may have changed; one worker's clock
@@ -248,7 +249,7 @@ class Router:
             moved = []
             if self._moves(choices, _LEAST_SAVING_S):
                 self._wanted = wanted
-        set_apart = self._apart.decide(later, choices, self._cluster.network.call_s)
+        set_apart = self._apart.decide(later, choices)
         for line in set_apart:
             self._note_change(line)
         return moved + set_apart
