@@ -40,7 +40,7 @@ class SampledSoftmax(keras.layers.Layer):
     def build(self, hidden_shape, targets_shape):
         shape = (self.words, hidden_shape[-1])
         self.kernel = self.add_weight(name="kernel", shape=shape)
-        self.bias = self.add_weight(name="bias", shape=shape[:1], initializer="zeros")
+        self.bias = self.add_weight(name="bias", shape=shape[:1], initializer=zipf)
 
     def compute_output_shape(self, hidden_shape, targets_shape):
         return targets_shape
@@ -73,6 +73,13 @@ class SampledSoftmax(keras.layers.Layer):
 
     def look_up(self, ids):
         return ops.take(self.kernel, ids, axis=0), ops.take(self.bias, ids, axis=0)
+
+
+# A rare word is hardly ever drawn, so that nothing tells it to be less likely than the
+# others: it begins as rare as its rank says. The most frequent word has rank 1.
+def zipf(shape, dtype=None):
+    rank = ops.arange(1, shape[0] + 1, dtype=dtype)
+    return ops.log(ops.log1p(1 / rank) / math.log(shape[0] + 1))
 
 
 # 2. The model. The targets are an input too, since the last layer makes the loss.
