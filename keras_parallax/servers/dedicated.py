@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from keras_parallax.cluster.job import Job
 from keras_parallax.collectives.meter import Meter, size_bytes
+from keras_parallax.collectives.noted import Noted
 from keras_parallax.collectives.wire import Wire
 from keras_parallax.servers.home import (
     Home,
@@ -66,7 +67,7 @@ class DedicatedHome(Home):
         self._meter = meter
         self._on_machine = list(on_machine)
         self._meetings: dict[str, Meeting] = {}
-        self._asked: list[tf.Tensor] = []
+        self._asked: Noted[tf.Tensor] = Noted()
         self._relay: Relay | None = None
         if self.is_synchronous:
             self._relay = Relay.between(job, on_machine, wire, meter)
@@ -109,18 +110,12 @@ class DedicatedHome(Home):
         relay = self._in_turn()
         if relay is not None:
             return relay.pull(requests, self._ask_beside)
-        asked = [request.ids for request in requests]
-        if not tf.executing_eagerly():
-            # A step may pull several times before it pushes.
-            graph = tf.compat.v1.get_default_graph()
-            earlier = (ids for ids in self._asked if tf.is_symbolic_tensor(ids))
-            asked += [ids for ids in earlier if ids.graph is graph]
-        self._asked = asked
+        # A step may pull several times before it pushes.
+        self._asked.note(*(request.ids for request in requests))
         return self._ask(requests, range(len(self.devices)), calls=False)
 
     def _ask_beside(self, requests: Sequence[Pull]) -> list[tf.Tensor]:
         relay = cast(Relay, self._relay)
-        self._asked = []
         return self._ask(requests, relay.servers, calls=True)
 
     def _ask(
@@ -223,6 +218,7 @@ class DedicatedHome(Home):
     def _parcels(self, contributions: Sequence[Push]) -> Iterator[tuple[int, _Parcel]]:
         """What goes to each server that gets anything."""
         splits = [partitioning_of(c.storage.spec).split(c.ids) for c in contributions]
+        asked = self._asked.here()
         for server in range(len(self.devices)):
             here = self._here(server, [c.storage for c in contributions])
             if here:
@@ -234,9 +230,7 @@ class DedicatedHome(Home):
                         news=[
                             splits[c][0][p]
                             for c, p in here
-                            if not any(
-                                contributions[c].ids is ids for ids in self._asked
-                            )
+                            if not any(contributions[c].ids is ids for ids in asked)
                         ],
                         gradients=[
                             contributions[c].gradients

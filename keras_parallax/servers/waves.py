@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from keras_parallax.collectives.exchange import Group, Route
+from keras_parallax.collectives.noted import Noted
 from keras_parallax.servers.home import Pull, Push
 from keras_parallax.servers.storage import Storage, TableSpec
 
@@ -155,20 +156,17 @@ class Waves:
     def __init__(self, group: Group, owners: Owners):
         self._group = group
         self._owners = owners
-        self._sent: list[tuple[tf.Graph | None, Wave]] = []
+        self._sent: Noted[Wave] = Noted()
 
     def send(self, requests: Sequence[Pull]) -> Wave:
         """A wave of what is wanted; remembered while the same step is traced."""
         wave = Wave.send(self._group, requests, self._owners)
-        graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
-        # Outside of graphs, steps have no end: the last one is enough.
-        before = [w for w in self._sent if graph is not None and w[0] is graph]
-        self._sent = [*before, (graph, wave)]
+        self._sent.note(wave)
         return wave
 
     def of(self, contributions: Sequence[Push]) -> Wave:
         """The wave by which contributions can go: a pull's, or a new one."""
-        for _, wave in self._sent:
+        for wave in self._sent.here():
             if wave.carried(contributions):
                 return wave
         pulls = [Pull(c.storage, c.ids) for c in contributions]

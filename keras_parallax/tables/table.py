@@ -21,6 +21,7 @@ import tensorflow as tf
 from tensorflow.python.eager import record
 
 from keras_parallax import errors
+from keras_parallax.collectives.noted import Noted
 from keras_parallax.plan.shared_time import Phases
 from keras_parallax.plan.sparsity import Counted
 from keras_parallax.servers.home import Home, Pull
@@ -83,7 +84,7 @@ class Table(tf.__internal__.tracking.Trackable):
         self._view: tf.Tensor | None = None
         self.plain_variable = plain_variable
         self._barrier = barrier
-        self._looked_up: list[tf.Tensor] = []
+        self._looked_up: Noted[tf.Tensor] = Noted()
         # Read by Keras's optimizers and by tf.distribute.
         self._unique_id = f"{spec.name}"
         self._distribute_strategy = strategy
@@ -319,17 +320,11 @@ class Table(tf.__internal__.tracking.Trackable):
 
     def looking_up(self, unique_ids: tf.Tensor) -> None:
         """Notes a tensor of ids each of which stands in it once."""
-        if tf.executing_eagerly():
-            return
-        graph = unique_ids.graph
-        self._looked_up = [
-            *(ids for ids in self._looked_up if ids.graph is graph),
-            unique_ids,
-        ]
+        self._looked_up.note(unique_ids)
 
     def looked_up(self, ids: tf.Tensor) -> bool:
         """Whether `ids` are those of one lookup, so that each stands there once."""
-        return any(ids is known for known in self._looked_up)
+        return any(ids is known for known in self._looked_up.here())
 
     def replicate(self) -> None:
         """Becomes a plain variable on every worker; frees the partitions."""

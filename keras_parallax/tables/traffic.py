@@ -18,6 +18,7 @@ from typing import Protocol
 
 import tensorflow as tf
 
+from keras_parallax.collectives.noted import Noted
 from keras_parallax.collectives.operations import in_no_order
 from keras_parallax.collectives.spans import HOLD, PULL, PUSH, Spans
 from keras_parallax.servers.home import Home, Pull, Push
@@ -80,8 +81,9 @@ class StepTraffic:
         self.needed_later: weakref.WeakSet[Storage] = weakref.WeakSet()
         self.travels_apart: Callable[[Sequence[Storage]], bool] = lambda _: False
         self._collection: _Collection | None = None
-        self._last_push: tuple[tf.Graph, tf.Operation] | None = None
-        self._pulled: list[tuple[tf.Graph, tf.Tensor]] = []
+        self._pulled: Noted[tf.Tensor] = Noted()
+        # The last of them is what the next pull comes after.
+        self._pushes: Noted[tf.Operation] = Noted()
 
     @contextlib.contextmanager
     def step(
@@ -115,7 +117,7 @@ class StepTraffic:
         # Where nothing holds a step back, there is nothing to time.
         begun = self._spans.timed(HOLD, [], self._home.begin_step)
         if begun is not None and not tf.executing_eagerly():
-            self._last_push = (_graph(), begun)
+            self._pushes.note(begun)
 
     @contextlib.contextmanager
     def _collecting(self) -> Iterator[None]:
@@ -217,21 +219,19 @@ class StepTraffic:
                 lambda: self._home.pull(requests),
             )
         if not tf.executing_eagerly():
-            self._pulled = [(_graph(), found) for found in rows] + [
-                (graph, found) for graph, found in self._pulled if graph is _graph()
-            ]
+            self._pulled.note(*rows)
         return rows
 
     def _push(self, *groups: list[Push]) -> None:
         """Pushes what travels together, group by group; no group waits for others."""
         # A gradient need not depend on the rows. The push has to come after them all
         # the same: once it is seen, another worker's update may follow.
-        pulled = [found for graph, found in self._pulled if graph is _graph()]
         eager = tf.executing_eagerly()
-        with tf.control_dependencies([] if eager else [*self._earlier(), *pulled]):
+        before = [] if eager else [*self._earlier(), *self._pulled.here()]
+        with tf.control_dependencies(before):
             done = [self._push_together(group) for group in groups]
         if not eager:
-            self._last_push = (_graph(), tf.group(*done))
+            self._pushes.note(tf.group(*done))
 
     def _push_together(self, contributions: list[Push]) -> tf.Operation:
         contributions = [
@@ -259,10 +259,7 @@ class StepTraffic:
 
     def _earlier(self) -> list[tf.Operation]:
         """What pulls in this graph come after: the last push, or what let it begin."""
-        if self._last_push is None or tf.executing_eagerly():
-            return []
-        graph, operation = self._last_push
-        return [operation] if graph is _graph() else []
+        return self._pushes.here()[-1:]
 
     def _collected(self) -> _Collection | None:
         """What is collected here; None where nothing is."""
