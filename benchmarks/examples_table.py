@@ -61,7 +61,7 @@ CASES = {
     "language_model": Example(
         "test_perplexity",
         "unigram_perplexity",
-        noise=0.2,  # Each worker draws its own candidates.
+        noise=0.05,  # Each worker draws its own candidates.
         lower_is_better=True,
         quick=("--epochs", "1", "--embedding", "64", "--units", "64"),
     ),

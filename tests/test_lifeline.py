@@ -115,6 +115,16 @@ def test_a_failure_wins_over_its_consequences(start_coordinator):
     )
 
 
+def test_a_process_that_is_itself_to_blame_waits_for_no_other_cause(start_coordinator):
+    coordinator = start_coordinator()
+    first, second = _join(coordinator, 0), _join(coordinator, 1)
+    first.fail("HorovodInternalError: shut down", consequence=True)
+    begun = time.monotonic()
+    assert first.wait_lost(60.0) is None
+    assert time.monotonic() - begun < 30.0
+    assert "worker 0 failed" in str(second.wait_lost(5.0))
+
+
 def test_a_failed_process_does_not_wait_for_the_others(start_coordinator):
     coordinator = start_coordinator(expected_workers=2)
     member = _join(coordinator, 0)

@@ -345,6 +345,9 @@ class Coordinator:
                 # One that has left may be waiting for the others: it is told, too.
                 if other != key or (left and other == (left.role, left.index)):
                     _send(writer, {"type": "lost", **failure.to_json()})
+                else:
+                    # It need not wait for another cause.
+                    _send(writer, {"type": "blamed"})
 
     def _hurry_consequences(self) -> None:
         """A worker has left: what others miss of it need not wait long any more."""

@@ -207,7 +207,8 @@ class Member:
         return self._ended.is_set()
 
     def wait_lost(self, timeout_seconds: float | None = None) -> Failure | None:
-        """Waits for the news that another process is lost."""
+        """Waits for the news that another process is lost, or that none is to blame
+        but this one."""
         self._lost.wait(timeout_seconds)
         return self.lost
 
@@ -323,6 +324,8 @@ class Member:
                         return Failure.from_json(message)
                     if message["type"] == "noted":
                         self._noted.set()
+                    if message["type"] == "blamed":
+                        self._lost.set()
                     if message["type"] == "end":
                         self._ended.set()
                         return None
