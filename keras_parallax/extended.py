@@ -14,6 +14,7 @@ import tensorflow as tf
 from tensorflow.python.distribute import distribute_lib, values
 
 from keras_parallax import scope
+from keras_parallax.collectives.attendance import Attendance
 from keras_parallax.collectives.dense import DenseRoad
 from keras_parallax.data import share_of
 from keras_parallax.errors import ConfigError
@@ -46,6 +47,7 @@ class ParallaxExtended(tf.compat.v1.distribute.StrategyExtended):
         router: Gives them their roads.
         optimizer: Runs the user's optimizer on tables.
         traffic: Collects what a step wants of tables.
+        attendance: Counts the calls that this worker has come to.
         rank: Rank of this worker.
         size: Number of workers.
         together: Whether the workers take their steps together.
@@ -62,6 +64,7 @@ class ParallaxExtended(tf.compat.v1.distribute.StrategyExtended):
         router: Router,
         optimizer: TableOptimizer,
         traffic: StepTraffic,
+        attendance: Attendance,
         rank: int,
         size: int,
         together: bool = True,
@@ -78,6 +81,7 @@ class ParallaxExtended(tf.compat.v1.distribute.StrategyExtended):
         self._together = together or size == 1
         self._optimizer = optimizer
         self._traffic = traffic
+        self._attendance = attendance
         self._weights = ShareWeights(dense, size, together)
         self._clipping = ValueClipping()
         self._step = Step()
@@ -177,6 +181,8 @@ class ParallaxExtended(tf.compat.v1.distribute.StrategyExtended):
         with replica, tf.device(self._device):
             if self._has_to_settle():
                 self._settle(fn, args, kwargs)
+            if self._size > 1:
+                self._attendance.come(args)
             with (
                 self._weights.of_step(self._step.model, args),
                 self._traffic.step(

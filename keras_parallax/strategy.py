@@ -18,6 +18,7 @@ from keras_parallax.adaptation import Adaptation
 from keras_parallax.cluster.job import Job
 from keras_parallax.cluster.session import Session, use_gpu_of
 from keras_parallax.cluster.topology import Topology, resolve
+from keras_parallax.collectives.attendance import Attendance
 from keras_parallax.collectives.dense import DenseRoad
 from keras_parallax.collectives.spans import Spans
 from keras_parallax.collectives.wire import Wire
@@ -144,6 +145,7 @@ class ParallaxStrategy(tf.distribute.Strategy):
         self._home = home
         self._meters = settled.meters
         traffic = StepTraffic(home, spans)
+        attendance = Attendance(settled.device)
         factory = TableFactory(
             job, home, traffic, routing, self._plan, self, f"strategy{next(_numbers)}"
         )
@@ -167,6 +169,7 @@ class ParallaxStrategy(tf.distribute.Strategy):
                 router=self._router,
                 optimizer=TableOptimizer(sparse_update, self._plan),
                 traffic=traffic,
+                attendance=attendance,
                 rank=job.rank,
                 size=job.size,
                 together=synchronous,
@@ -178,6 +181,8 @@ class ParallaxStrategy(tf.distribute.Strategy):
         self._has_run = False
         if session.progress is not None and kind == "dedicated":
             session.progress.add_held(self._held_by_servers)
+        if session.progress is not None and synchronous:
+            session.progress.add_calls(attendance.read)
         session.at_leave(home.close)
         session.at_leave(self._warn_if_unused)
         _share_seed(job)

@@ -9,11 +9,11 @@ import time
 
 import pytest
 
-from keras_parallax.cluster.coordinator import CAUSE_SECONDS
 from keras_parallax.cluster.excepthook import is_consequence, summarize
 from keras_parallax.cluster.failure import EXIT_LOST, Failure
 from keras_parallax.cluster.lifeline import Coordinator, Member
 from keras_parallax.cluster.processes import free_port
+from keras_parallax.cluster.verdict import CAUSE_SECONDS
 from keras_parallax.errors import ClusterError, ProcessLostError, ServerLostError
 
 
@@ -62,13 +62,14 @@ def test_members_are_welcomed_and_the_end_comes_when_all_workers_left(
     assert server.lost is None
 
 
-def test_steps_and_phases_reach_the_coordinator(start_coordinator):
+def test_steps_and_places_reach_the_coordinator(start_coordinator):
     coordinator = start_coordinator()
     member = _join(coordinator, 3, info={"gpu": "none"})
-    member.at(12, "push")
+    member.at(12, 13, "at train.py:20")
     _wait_for(lambda: coordinator.members()[0].step == 12)
     (state,) = coordinator.members()
-    assert (state.role, state.index, state.phase) == ("worker", 3, "push")
+    assert (state.role, state.index, state.calls) == ("worker", 3, 13)
+    assert state.place == "at train.py:20"
     assert state.info == {"gpu": "none"}
 
 
@@ -143,6 +144,28 @@ def test_a_silent_member_is_lost(start_coordinator):
         silent.sendall(json.dumps({**join, "info": {}}).encode() + b"\n")
         failure = member.wait_lost(4.0)
     assert str(failure) == "worker 1 is lost (not answering for 1.5 s)"
+
+
+def test_a_worker_that_does_not_come_is_told_of_and_ended(start_coordinator):
+    events, told = [], []
+    coordinator = start_coordinator(stall_limit=0.6, on_event=events.append)
+    late = _join(coordinator, 0, on_lost=told.append)
+    others = [_join(coordinator, i, on_lost=told.append) for i in (1, 2)]
+    server = _join(coordinator, 0, "server", on_lost=told.append)
+    late.at(4, 4, "at train.py:20, in load")
+    for member in others:
+        member.at(4, 5)
+    _wait_for(lambda: len(told) == 4)
+    assert {failure.name for failure in told} == {"worker 0"}
+    assert {failure.what for failure in told} == {"is stuck"}
+    (news,) = [event["news"] for event in events if event["event"] == "waiting"]
+    assert news.startswith("worker 1, worker 2 have waited for worker 0 for ")
+    assert "; it is at train.py:20, in load. The job ends after 0.6 s" in news
+    # What it ends with says less than that.
+    coordinator.report_exit("worker", 0, EXIT_LOST)
+    assert coordinator.first_failure().what == "is stuck"
+    assert coordinator.first_failure().step == 4
+    assert server.lost is not None
 
 
 def test_the_loss_of_the_coordinator_is_noticed(start_coordinator):

@@ -11,25 +11,21 @@ import contextlib
 import dataclasses
 import errno
 import json
+import logging
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
 from keras_parallax.cluster.addresses import join_address, port_error, reach
-from keras_parallax.cluster.failure import (
-    EARLY,
-    Failure,
-    describe_exit,
-    process_name,
-)
+from keras_parallax.cluster.failure import STUCK, Failure, process_name
 from keras_parallax.cluster.membership import MemberState, silence_seconds
+from keras_parallax.cluster.verdict import Verdict
+from keras_parallax.cluster.waiting import Patience, Wait, stall_seconds
+
+logger = logging.getLogger("keras_parallax")
 
 BEAT_SECONDS = 1.0
-# How long a failure that looks like a consequence waits for its cause, and how
-# long where a worker has left already and is likely to be it.
-CAUSE_SECONDS = 3.0
-_LEAVER_SECONDS = 1.0
 _JOIN_SECONDS = 10.0
 _TICK_SECONDS = 0.1
 _LINE_BYTES = 1 << 20
@@ -49,11 +45,15 @@ class Coordinator:
         welcome: Sent to each member that joins.
         silence_limit: Without a heartbeat for so many seconds, a member is
             lost; `silence_seconds()` by default.
+        stall_limit: A worker that the others have waited for so many seconds is
+            stuck; 0 for never, `stall_seconds()` by default.
         explain_seconds: How long the end of a connection waits for
             `report_exit` to say what the process has ended with; 0 where
             nobody watches the processes themselves.
-        on_event: Called, in the coordinator's thread, with
-            `{"event": "joined" | "left" | "failed" | "lost" | "end", ...}`.
+        on_event: Called, in the coordinator's thread (by default the last of these is
+            logged), with
+            `{"event": "joined" | "left" | "failed" | "lost" | "end", ...}`, and
+            `{"event": "waiting", "news": ...}` when workers wait for one of them.
     """
 
     def __init__(
@@ -65,6 +65,7 @@ class Coordinator:
         name: str = "launcher",
         welcome: dict[str, Any] | None = None,
         silence_limit: float | None = None,
+        stall_limit: float | None = None,
         explain_seconds: float = 0.0,
         on_event: Callable[[dict[str, Any]], object] | None = None,
     ):
@@ -75,13 +76,13 @@ class Coordinator:
         self.welcome = dict(welcome or {})
         self._silence_seconds = silence_limit or silence_seconds()
         self._explain_seconds = explain_seconds
-        self._on_event = on_event or (lambda event: None)
+        self._patience = Patience(
+            stall_seconds() if stall_limit is None else stall_limit
+        )
+        self._on_event = on_event or _log
         self._members: dict[tuple[str, int], MemberState] = {}
         self._writers: dict[tuple[str, int], asyncio.StreamWriter] = {}
-        self._failures: list[Failure] = []
-        self._undecided: dict[tuple[str, int], tuple[float, Failure]] = {}
-        self._announced: Failure | None = None
-        self._held: list[tuple[str, ...]] = []
+        self._verdict = Verdict(self._members, self._announce)
         self._ended = threading.Event()
         self._at_stop = contextlib.ExitStack()
         self._loop = asyncio.new_event_loop()
@@ -133,14 +134,11 @@ class Coordinator:
 
     def first_failure(self) -> Failure | None:
         """The failure to blame: the first that is not a consequence, if any."""
-        undecided = [failure for _, failure in list(self._undecided.values())]
-        failures = list(self._failures) + undecided
-        causes = [failure for failure in failures if not failure.consequence]
-        return next(iter(causes or failures), None)
+        return self._verdict.first()
 
     def announced(self) -> Failure | None:
         """The failure that the members have been told of, if any."""
-        return self._announced
+        return self._verdict.announced
 
     def wait_end(self, timeout_seconds: float | None = None) -> bool:
         """Waits until all workers have said goodbye; whether they have."""
@@ -245,8 +243,9 @@ class Coordinator:
             {"type": "welcome", "welcome": self.welcome, "coordinator": self.name},
         )
         self._event("joined", member)
-        if self._announced is not None:
-            _send(writer, {"type": "lost", **self._announced.to_json()})
+        failure = self._verdict.announced
+        if failure is not None:
+            _send(writer, {"type": "lost", **failure.to_json()})
         return key
 
     def _heard(self, key: tuple[str, int], message: dict[str, Any]) -> None:
@@ -254,34 +253,35 @@ class Coordinator:
         member.last_seen = time.monotonic()
         if message.get("step") is not None:
             member.step = int(message["step"])
-        member.phase = message.get("phase", member.phase)
+        if message.get("calls") not in (None, member.calls):
+            member.calls, member.calls_at = int(message["calls"]), member.last_seen
+        member.place = message.get("place")
         kind = message.get("type")
         if kind == "beat":
             _send(self._writers[key], {"type": "beat"})
             return
         if kind == "held":
-            self._held = [tuple(map(str, phrases)) for phrases in message["held"]]
+            held = [tuple(map(str, phrases)) for phrases in message["held"]]
+            self._verdict.held = held
             return
         # The process may end as soon as it knows that this was read.
         _send(self._writers[key], {"type": "noted"})
         if kind == "bye" and member.state == "running":
             member.state, member.left_at = "left", time.monotonic()
             self._event("left", member)
-            self._hurry_consequences()
+            self._verdict.hurry()
             self._end_when_all_left()
         elif kind == "fail" and member.state == "running":
             member.state = "failed"
-            consequence = bool(message["consequence"])
             failure = Failure(
                 *key,
                 what="failed",
                 step=member.step,
                 summary=str(message["summary"]),
                 traceback=str(message["traceback"]),
-                consequence=consequence,
+                consequence=bool(message["consequence"]),
             )
-            wait_seconds = _LEAVER_SECONDS if self._leaver() else CAUSE_SECONDS
-            self._decide(key, failure, wait_seconds if consequence else 0.0)
+            self._verdict.add_told(failure)
 
     def _closed(self, key: tuple[str, int]) -> None:
         member = self._members[key]
@@ -289,103 +289,35 @@ class Coordinator:
             return
         member.state = "lost"
         failure = Failure(*key, what="died", reason=_CLOSED, step=member.step)
-        self._decide(key, failure, self._explain_seconds)
+        self._verdict.add(failure, self._explain_seconds)
 
     async def _exited(self, key: tuple[str, int], returncode: int) -> None:
         member = self._members.get(key)
-        before = next(
-            (f for f in self._failures if (f.role, f.index) == key),
-            None,
-        )
         if returncode == 0 and key[0] == "worker":
-            self._undecided.pop(key, None)
+            self._verdict.forget(key)
             if member is not None and member.state != "failed":
                 member.state = "left"
                 member.left_at = member.left_at or time.monotonic()
                 self._end_when_all_left()
-            return
-        what, reason = describe_exit(returncode)
-        if before is not None and before.what != "is lost":
-            # Its exit says more than its exception or its connection did.
-            better = dataclasses.replace(before, what=what, reason=reason)
-            self._failures[self._failures.index(before)] = better
-            return
-        if before is not None or self._ended.is_set():
-            return
-        if key in self._undecided:
-            failure = dataclasses.replace(
-                self._undecided[key][1], what=what, reason=reason
-            )
-        else:
-            step = None if member is None else member.step
-            failure = Failure(*key, what=what, reason=reason, step=step)
-        if member is not None:
-            member.state = "failed"
-        # A consequence goes on waiting for its cause.
-        due = self._undecided[key][0] if failure.consequence else 0.0
-        self._decide(key, failure, max(0.0, due - time.monotonic()))
+        elif not self._ended.is_set():
+            if self._verdict.add_exit(key, returncode) and member is not None:
+                member.state = "failed"
 
-    def _decide(
-        self, key: tuple[str, int], failure: Failure, wait_seconds: float
-    ) -> None:
-        if self._announced is not None:
-            failure = dataclasses.replace(failure, consequence=True)
-            self._undecided.pop(key, None)
-            self._failures.append(failure)
-        elif wait_seconds > 0:
-            self._undecided[key] = (time.monotonic() + wait_seconds, failure)
-        else:
-            self._undecided.pop(key, None)
-            failure = self._with_facts(failure)
-            self._failures.append(failure)
-            self._announced = failure
-            self._event("failed" if failure.what == "failed" else "lost", failure)
-            left = self._leaver()
-            for other, writer in self._writers.items():
-                # One that has left may be waiting for the others: it is told, too.
-                if other != key or (left and other == (left.role, left.index)):
-                    _send(writer, {"type": "lost", **failure.to_json()})
-                else:
-                    # It need not wait for another cause.
-                    _send(writer, {"type": "blamed"})
-
-    def _hurry_consequences(self) -> None:
-        """A worker has left: what others miss of it need not wait long any more."""
-        soon = time.monotonic() + _LEAVER_SECONDS
-        for key, (due, failure) in self._undecided.items():
-            if failure.consequence:
-                self._undecided[key] = (min(due, soon), failure)
-
-    def _leaver(self) -> MemberState | None:
-        """The worker that was the first to say goodbye, if any has."""
-        left = [m for m in self._members.values() if m.state == "left"]
-        left = [m for m in left if m.role == "worker"]
-        return min(left, key=lambda m: m.left_at, default=None)
-
-    def _judge(self, key: tuple[str, int], failure: Failure) -> None:
-        """Decides on a failure whose cause has not shown itself in time."""
-        leaver = self._leaver()
-        if failure.consequence and leaver is not None:
-            # It said goodbye in the midst of what the others were doing with it.
-            self._failures.append(failure)
-            self._undecided.pop(key, None)
-            key = leaver.role, leaver.index
-            reason = "it left while the others went on"
-            failure = Failure(*key, EARLY, reason, leaver.step)
-        self._decide(key, failure, 0.0)
-
-    def _with_facts(self, failure: Failure) -> Failure:
-        """What others know of a server that is lost: it says nothing any more."""
-        member = self._members.get((failure.role, failure.index or 0))
-        if failure.role != "server" or member is None:
-            return failure
-        steps = [m.step for m in self._members.values() if m.step is not None]
-        return dataclasses.replace(
-            failure,
-            step=max(steps, default=None),
-            address=str(member.info.get("address", "")),
-            held=next(iter(self._held[member.index : member.index + 1]), ()),
+    def _announce(self, failure: Failure) -> None:
+        """Tells everyone of the failure that ends the job."""
+        self._event("failed" if failure.what == "failed" else "lost", failure)
+        culprit, leaver = (failure.role, failure.index), self._verdict.leaver()
+        # One that has left may be waiting for the others, and one that is stuck has to
+        # be ended as they are: these are told, too.
+        told = failure.what == STUCK or (
+            leaver is not None and culprit == (leaver.role, leaver.index)
         )
+        for key, writer in self._writers.items():
+            if key != culprit or told:
+                _send(writer, {"type": "lost", **failure.to_json()})
+            else:
+                # It need not wait for another cause.
+                _send(writer, {"type": "blamed"})
 
     async def _tick(self) -> None:
         before = time.monotonic()
@@ -397,12 +329,12 @@ class Coordinator:
                 # have sent meanwhile has not been read yet.
                 for member in self._members.values():
                     member.last_seen += now - before
+                    member.calls_at += now - before
             before = now
-            for key, (due, failure) in list(self._undecided.items()):
-                if now >= due:
-                    self._judge(key, failure)
+            self._verdict.look(now)
             for key, member in self._members.items():
                 self._judge_silence(key, member, now)
+            self._judge_wait(now)
 
     def _judge_silence(
         self, key: tuple[str, int], member: MemberState, now: float
@@ -412,13 +344,24 @@ class Coordinator:
                 member.state = "lost"
                 reason = f"not answering for {self._silence_seconds:g} s"
                 failure = Failure(*key, "is lost", reason, member.step)
-                self._decide(key, failure, 0.0)
+                self._verdict.add(failure)
+
+    def _judge_wait(self, now: float) -> None:
+        if self._verdict.announced is not None:
+            return
+        wait = Wait.among(self._members.values(), now)
+        news, failure = self._patience.news(wait), self._patience.failure(wait)
+        if news is not None:
+            self._on_event({"event": "waiting", "news": news})
+        if wait is not None and failure is not None:
+            wait.late.state = "lost"
+            self._verdict.add(failure)
 
     def _end_when_all_left(self) -> None:
         workers = [m for m in self._members.values() if m.role == "worker"]
         left = [m for m in workers if m.state == "left"]
         expected = self.expected_workers or len(workers)
-        if len(left) >= expected and not self._failures and not self._undecided:
+        if len(left) >= expected and self._verdict.first() is None:
             self._tell_end()
 
     async def _end(self) -> None:
@@ -437,6 +380,11 @@ class Coordinator:
         if isinstance(about, Failure):
             fields["failure"] = about
         self._on_event(fields)
+
+
+def _log(event: dict[str, Any]) -> None:
+    if event["event"] == "waiting":
+        logger.warning("%s", event["news"])
 
 
 async def _receive(reader: asyncio.StreamReader) -> dict[str, Any] | None:

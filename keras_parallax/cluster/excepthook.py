@@ -10,8 +10,8 @@ import traceback
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from keras_parallax.cluster.coordinator import CAUSE_SECONDS
 from keras_parallax.cluster.failure import EARLY
+from keras_parallax.cluster.verdict import CAUSE_SECONDS
 from keras_parallax.errors import ProcessLostError
 
 if TYPE_CHECKING:

@@ -11,6 +11,9 @@ EXIT_LOST = 70
 # `what` of a process that has ended well, but before the others could do without it.
 EARLY = "ended early"
 
+# `what` of a worker that lives and does not come to where the others wait for it.
+STUCK = "is stuck"
+
 
 @dataclasses.dataclass(frozen=True)
 class Failure:
@@ -19,7 +22,7 @@ class Failure:
     Attributes:
         role: `"worker"`, `"server"` or `"launcher"`.
         index: Which of them, or None where there is only one.
-        what: `"died"`, `"failed"`, `"ended early"` or `"is lost"`.
+        what: `"died"`, `"failed"`, `"ended early"`, `"is stuck"` or `"is lost"`.
         reason: How it is known, such as `"signal 9"`; may be empty.
         step: Last training step it has told of, or None.
         summary: The exception's type and message, where there was one.

@@ -18,7 +18,7 @@ from typing import IO, Any
 
 from keras_parallax.cluster import rendezvous
 from keras_parallax.cluster.coordinator import Coordinator
-from keras_parallax.cluster.failure import exit_code
+from keras_parallax.cluster.failure import EXIT_LOST, exit_code
 from keras_parallax.cluster.lifeline import grace_seconds
 from keras_parallax.cluster.output import Relay, Screen
 from keras_parallax.cluster.processes import Child, free_ports, spawn, terminate
@@ -237,6 +237,8 @@ class _Launcher:
             # What a worker said before it failed comes before what others say of it.
             for relay in self._relays.get((event["role"], event["index"]), []):
                 relay.catch_up(_CATCH_UP_SECONDS)
+        if event["event"] == "waiting":
+            self._say(event["news"])
         self._wake.set()
 
     def _supervise(self) -> None:
@@ -313,8 +315,10 @@ class _Launcher:
         key = (failure.role, -1 if failure.index is None else failure.index)
         self._show_tail(key)
         self._say(str(failure))
-        # A process that was lost without ending has no exit code to hand on.
-        return exit_code(self._ends.get(key, 0)) or 1
+        # A process that was lost without ending has no exit code to hand on, nor has
+        # one that was told to end.
+        code = exit_code(self._ends.get(key, 0))
+        return 1 if code in (0, EXIT_LOST) else code
 
     def _show_tail(self, key: tuple[str, int]) -> None:
         self._drain(key, 0.5)

@@ -80,7 +80,8 @@ class Member:
         self._on_lost = on_lost or self._end_process
         self._silence_seconds = silence_limit
         self._step: int | None = None
-        self._phase: str | None = None
+        self._calls: int | None = None
+        self._place: str | None = None
         self._over = threading.Event()
         self._lost = threading.Event()
         self._ended = threading.Event()
@@ -146,9 +147,20 @@ class Member:
                 ) from problem
             time.sleep(_RETRY_SECONDS)
 
-    def at(self, step: int | None, phase: str | None = None) -> None:
-        """Notes where training is; sent along with the next heartbeat."""
-        self._step, self._phase = step, phase
+    def at(
+        self,
+        step: int | None,
+        calls: int | None = None,
+        place: str | None = None,
+    ) -> None:
+        """Notes where training is; sent along with the next heartbeat.
+
+        Args:
+            step: Steps that are done.
+            calls: Calls that this process has come to, which others take part in.
+            place: Where in its program it is.
+        """
+        self._step, self._calls, self._place = step, calls, place
 
     def tell_held(self, held: Sequence[Sequence[str]]) -> None:
         """Tells what each server holds: who loses one wants to know.
@@ -292,7 +304,7 @@ class Member:
             self._noted.wait(_NOTED_SECONDS)
 
     def _send(self, message: dict[str, Any]) -> None:
-        message.update(step=self._step, phase=self._phase)
+        message.update(step=self._step, calls=self._calls, place=self._place)
         line = json.dumps(message).encode() + b"\n"
         with self._lock:
             try:

@@ -17,7 +17,10 @@ class MemberState:
         info: Whatever it has told about itself when it joined.
         state: `"running"`, `"left"`, `"failed"` or `"lost"`.
         step: Last training step it has told of.
-        phase: What it does in that step.
+        calls: Calls of `strategy.run` that it has come to; None for a process that does
+            not take them together with others.
+        calls_at: `time.monotonic()` of the last news of one.
+        place: Where in its program it is.
         last_seen: `time.monotonic()` of its last message.
         left_at: `time.monotonic()` of its goodbye, if it has left.
     """
@@ -29,7 +32,9 @@ class MemberState:
     info: dict[str, Any]
     state: str = "running"
     step: int | None = None
-    phase: str | None = None
+    calls: int | None = None
+    calls_at: float = 0.0
+    place: str | None = None
     last_seen: float = 0.0
     left_at: float = 0.0
 

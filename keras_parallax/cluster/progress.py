@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from keras_parallax.cluster.lifeline import Member
+from keras_parallax.cluster.place import place_in_program
 
 POLL_SECONDS = 0.5
 _STOP_SECONDS = 2.0
@@ -29,6 +30,7 @@ class Progress:
     def __init__(self, member: Member):
         self._member = member
         self._steps: Callable[[], int | None] = lambda: None
+        self._calls: list[Callable[[], int]] = []
         self._held: list[Callable[[], Sequence[Sequence[str]]]] = []
         self._told: list[list[str]] = []
         self._stop = threading.Event()
@@ -44,6 +46,14 @@ class Progress:
             steps: Returns how many steps have been done, None if it is unknown.
         """
         self._steps = steps
+
+    def add_calls(self, calls: Callable[[], int]) -> None:
+        """Adds to the calls that this process has come to.
+
+        Args:
+            calls: Returns how many calls it has come to that others take part in.
+        """
+        self._calls.append(calls)
 
     def add_held(self, held: Callable[[], Sequence[Sequence[str]]]) -> None:
         """Adds to what is known of the servers' contents.
@@ -68,7 +78,8 @@ class Progress:
                 continue
 
     def _look(self) -> None:
-        self._member.at(self._steps())
+        calls = sum(read() for read in self._calls) if self._calls else None
+        self._member.at(self._steps(), calls, place_in_program())
         found: list[list[str]] = []
         for held in list(self._held):
             for index, phrases in enumerate(held()):

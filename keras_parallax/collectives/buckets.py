@@ -9,11 +9,11 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-#: What is worth a message of its own. A reduction costs a few milliseconds however
-#: little it carries: all workers have to agree that they are ready, and its sum is
-#: handed around the ring, twice. On 8 hosts with 100 Mbit/s, a model of 1.2 MB was
-#: quickest in a single bucket, and slower the smaller they were.
-BUCKET_BYTES = 1 << 22
+#: What is worth a message of its own. A reduction costs time however little it carries:
+#: its sum is handed around the ring of workers, twice, in as many pieces as there are
+#: workers. So it is the size of a piece that has to be worth it. Of a model of 1.2 MB by
+#: 100 Mbit/s, 8 hosts were quickest with a single bucket, and 2 hosts with three.
+PIECE_BYTES = 1 << 18
 
 #: With so many buckets, what cannot be hidden, the last of them, is an eighth of all.
 #: More would add to what they cost, and hide little.
@@ -21,22 +21,23 @@ MOST_BUCKETS = 8
 
 
 def in_buckets(
-    tensors: Sequence[tf.Tensor], least_bytes: float = BUCKET_BYTES
+    tensors: Sequence[tf.Tensor], workers: int, piece_bytes: float = PIECE_BYTES
 ) -> list[list[int]]:
     """Puts tensors into buckets, the last tensor first.
 
     Args:
         tensors: In the order of the variables' creation, which is the reverse of
             that in which their gradients are known.
-        least_bytes: A bucket is full when it has as much, and an eighth of all. The
-            last one of a type may have less: when its gradients are known, nothing is
-            left to compute that could hide how long it takes.
+        workers: Number of workers that reduce them.
+        piece_bytes: A bucket is full when it has as much for each worker, and an eighth
+            of all. The last one of a type may have less: when its gradients are known,
+            nothing is left to compute that could hide how long it takes.
 
     Returns:
         Indices of the tensors of each bucket, all of one type.
     """
     sizes = [(t.shape.num_elements() or 0) * t.dtype.size for t in tensors]
-    least_bytes = max(least_bytes, sum(sizes) / MOST_BUCKETS)
+    least_bytes = max(piece_bytes * workers, sum(sizes) / MOST_BUCKETS)
     buckets: list[list[int]] = []
     filling: dict[tf.DType, list[int]] = {}
     for index in reversed(range(len(tensors))):

@@ -6,7 +6,7 @@ from functools import partial
 import tensorflow as tf
 
 from keras_parallax.cluster.job import Job
-from keras_parallax.collectives.buckets import BUCKET_BYTES, in_buckets
+from keras_parallax.collectives.buckets import PIECE_BYTES, in_buckets
 from keras_parallax.collectives.operations import operation_name, unfolded
 from keras_parallax.collectives.spans import ALLREDUCE, Spans
 from keras_parallax.collectives.wire import Wire
@@ -73,7 +73,7 @@ class DenseRoad:
         tensors, riders = list(tensors), list(along)
         if self._size == 1 or not tensors:
             return [*tensors, *self.all_reduce(riders, "along")]
-        buckets = in_buckets(tensors, BUCKET_BYTES)
+        buckets = in_buckets(tensors, self._size, PIECE_BYTES)
         # What the workers tell each other of their last step rides along, too.
         note = self._spans.note(len(buckets))
         if note is not None:

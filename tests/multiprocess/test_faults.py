@@ -12,12 +12,18 @@ pytestmark = pytest.mark.multiprocess
 
 LIMIT_SECONDS = 30.0
 SILENCE_SECONDS = 8.0
+# Of a frozen worker the silence is what is told.
+STALL_SECONDS = 12.0
 
 
 def _run(folder, fault, culprit, home="auto", servers=0):
     """The exit status, and the lines that the package itself has printed."""
     mark = str(folder)
-    environ = {MARK: mark, "KERAS_PARALLAX_SILENCE_SECONDS": f"{SILENCE_SECONDS}"}
+    environ = {
+        MARK: mark,
+        "KERAS_PARALLAX_SILENCE_SECONDS": f"{SILENCE_SECONDS}",
+        "KERAS_PARALLAX_STALL_SECONDS": f"{STALL_SECONDS}",
+    }
     job = run_job(
         "fault_training",
         folder,
@@ -67,6 +73,21 @@ def test_a_frozen_worker_is_lost(tmp_path):
         f"[worker 0] keras-parallax: worker 0 stops: {lost}",
         f"keras-parallax: {lost}",
     ]
+
+
+def test_a_worker_in_an_endless_loop_is_told_of_and_ended(tmp_path):
+    code, lines = _run(tmp_path, "loop", 1)
+    assert code == 1
+    news, *ends = lines
+    waited = "worker 0 has waited for worker 1 for "
+    place = "it is at fault_training.py:"
+    assert news.startswith(f"keras-parallax: {waited}")
+    assert f"{place}" in news
+    assert ", in endless. The job ends after 12 s of it" in news
+    assert len(ends) == 3
+    for end in ends:
+        assert f"worker 1 is stuck ({waited}12 s; {place}" in end
+        assert end.endswith(", in endless) at step 5")
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ def counted(earlier):
 def train(how, at_once=False):
     """Trains; returns weights, slots and the kinds of operations."""
     LaterSums._collects = (lambda self: False) if at_once else collects
-    dense.BUCKET_BYTES = math.inf if at_once else 4 * WIDTH
+    dense.PIECE_BYTES = math.inf if at_once else 4 * WIDTH / strategy.num_workers
     keras.utils.set_random_seed(1)
     before = set(operations._in_graph)
     with strategy.scope():

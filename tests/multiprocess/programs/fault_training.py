@@ -25,8 +25,14 @@ def the_server():
     return next(p for p in everyone if "keras_parallax.servers.serve" in p.cmdline())
 
 
+def endless():
+    while True:
+        time.sleep(0.01)
+
+
 FAULTS = {
     "exit": lambda: sys.exit(3),
+    "loop": endless,
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "freeze": lambda: os.kill(os.getpid(), signal.SIGSTOP),
     "kill-server": lambda: the_server().kill(),
