@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from keras_parallax.plan.choose import Choice
+from keras_parallax.plan.cost import Cost
 from keras_parallax.roads import SERVERS
 from keras_parallax.servers.storage import Storage
 from keras_parallax.tables.table import Table
@@ -52,11 +53,13 @@ class Apart:
         lines = []
         for table in tables:
             path = table.path
+            if table.storage.road != SERVERS:
+                continue
             is_apart = path in self._paths
-            cost = choices[path].cost
+            cost = _on_servers(choices[path])
             seconds, least = cost.transfer_s, cost.latency_s * _PAYS_OFF
             pays_off = seconds > (least / 2 if is_apart else least)
-            if table.storage.road == SERVERS and pays_off != is_apart:
+            if pays_off != is_apart:
                 self._paths ^= {path}
                 how = "while the step computes" if pays_off else "with the others"
                 lines.append(
@@ -66,3 +69,9 @@ class Apart:
 
     def _travels_apart(self, storages: Sequence[Storage]) -> bool:
         return any(storage.spec.path in self._paths for storage in storages)
+
+
+def _on_servers(choice: Choice) -> Cost:
+    """What a table costs there, where the plan may want it elsewhere."""
+    costs = (choice.cost, *choice.alternatives)
+    return next(cost for cost in costs if cost.road == SERVERS)

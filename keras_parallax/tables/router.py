@@ -7,20 +7,15 @@ gathered from all of them, and decided by one.
 
 from __future__ import annotations
 
-import dataclasses
 import logging
-import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 
-import psutil
 import tensorflow as tf
 
 from keras_parallax import errors
 from keras_parallax.cluster.session import Session
-from keras_parallax.plan.calibration import MEASURE, network_of
 from keras_parallax.plan.choose import Choice, choose, saving_s
-from keras_parallax.plan.network import NETWORK_VARIABLE, Cluster, Network
+from keras_parallax.plan.network import Network
 from keras_parallax.plan.plan import Plan
 from keras_parallax.plan.routing import Routing
 from keras_parallax.plan.sparsity import Counted, Sparsity
@@ -31,16 +26,12 @@ from keras_parallax.servers.progress_line import in_words
 from keras_parallax.tables.apart import Apart
 from keras_parallax.tables.factory import TableFactory
 from keras_parallax.tables.measured import measured_bytes
+from keras_parallax.tables.surroundings import Surroundings
 from keras_parallax.tables.table import Table
 from keras_parallax.tables.traffic import StepTraffic
 
 logger = logging.getLogger("keras_parallax")
 
-# Copies of tables take no more than this share of what a worker has free.
-_MEMORY_SHARE = 0.1
-# The network is measured again when what is known of it is older than this; that
-# takes a second or two.
-NETWORK_HOLDS_SECONDS = 600.0
 # A step traced anew takes seconds: less than this a step does not pay for it.
 _LEAST_SAVING_S = 2e-4
 _DENSE = "all dense variables"
@@ -75,7 +66,6 @@ class Router:
         travel_bytes: Callable[[tf.DType], int],
         local_aggregation: bool,
     ):
-        self._session = session
         self._job = session.job
         self._homes = homes
         self._factory = factory
@@ -83,9 +73,7 @@ class Router:
         self._routing = routing
         self._plan = plan
         self._travel_bytes = travel_bytes
-        self._local_aggregation = local_aggregation
-        self._cluster_: Cluster | None = None
-        self._network_since = 0.0
+        self._around = Surroundings(session, homes.first, local_aggregation)
         self._read: dict[Table, Counted] = {}
         self._read_exactly: dict[Table, Counted] = {}
         self._known: dict[str, Sparsity] = {}
@@ -101,41 +89,7 @@ class Router:
     @property
     def network(self) -> Network:
         """The network, measured when it is first asked for."""
-        return self._cluster.network
-
-    @property
-    def _cluster(self) -> Cluster:
-        if self._cluster_ is None:
-            machines = self._session.machines
-            # Where machines are uneven, each worker counts as one.
-            count = self._job.size if machines is None else machines.count
-            local = self._job.size // count
-            free = psutil.virtual_memory().available * _MEMORY_SHARE / local
-            home = self._homes.first
-            self._cluster_ = Cluster(
-                workers=self._job.size,
-                machines=count,
-                network=self._measured_network(),
-                servers=len(home.devices) if home.name == "dedicated" else 0,
-                server_machines=self._session.server_machines(),
-                local_aggregation=self._local_aggregation,
-                memory_limit_bytes=min(self._job.gather(free)),
-            )
-        return self._cluster_
-
-    def _measured_network(self, anew: bool = False) -> Network:
-        self._network_since = time.monotonic()
-        # What the user has said of the network is not measured.
-        given = MEASURE if anew and not os.environ.get(NETWORK_VARIABLE) else None
-        return network_of(self._session, given, self._homes.first.speaks_with)
-
-    def _look_at_network(self) -> None:
-        """Measures the network again if it may have changed; one worker's clock
-        decides."""
-        age = time.monotonic() - self._network_since
-        if self._cluster_ and self._job.share(age > NETWORK_HOLDS_SECONDS):
-            network = self._measured_network(anew=True)
-            self._cluster_ = dataclasses.replace(self._cluster_, network=network)
+        return self._around.cluster.network
 
     def settle(
         self,
@@ -202,15 +156,13 @@ class Router:
         ]
         everyone = self._job.gather(since)
         read.update(zip(tables, counted, strict=True))
-        machines = self._session.machines
-        count = self._job.size if machines is None else machines.count
         found = []
         for index, table in enumerate(tables):
             sparsity = Sparsity.of(
                 table.path,
                 table.num_rows,
                 [worker[index] for worker in everyone],
-                count,
+                self._around.machines,
             )
             if sparsity is not None:
                 found.append(sparsity)
@@ -239,7 +191,7 @@ class Router:
             return []
         is_first = not self._known
         self.measured()
-        self._look_at_network()
+        self._around.look_again()
         choices = self._choices()
         wanted = {path: choice.road for path, choice in choices.items()}
         confirmed, self._wanted = is_first or wanted == self._wanted, None
@@ -363,7 +315,7 @@ class Router:
                 fixed.setdefault(table.path, current[table.path])
         found = choose(
             uses,
-            self._cluster,
+            self._around.cluster,
             current=current if self._known else None,
             fixed=fixed,
             homes=[self._homes.first.name],

@@ -11,14 +11,16 @@ import models
 
 import keras_parallax as kp
 from keras_parallax.plan.network import Network
-from keras_parallax.tables import router
+from keras_parallax.tables import surroundings
 
 folder = sys.argv[1]
 SPEEDS = {"slow": 1e5, "fast": 1e12}
 x, y = models.data()
 outcome = {}
 for speed, bytes_per_s in SPEEDS.items():
-    router.network_of = lambda *_, b=bytes_per_s: Network(b, 1e-6, b, 1e-6, call_s=1e-4)
+    surroundings.network_of = lambda *_, b=bytes_per_s: Network(
+        b, 1e-6, b, 1e-6, call_s=1e-4
+    )
     strategy = kp.ParallaxStrategy(routes=models.ROUTES)
     home, sizes = strategy._home, []
     pull = home.pull

@@ -15,7 +15,7 @@ import numpy as np
 
 import keras_parallax as kp
 from keras_parallax.plan.network import Network
-from keras_parallax.tables import router
+from keras_parallax.tables import surroundings
 
 folder = sys.argv[1]
 measured = []
@@ -29,8 +29,8 @@ def network_of(session, given=None, servers=()):
     return Network(speed, 1e-4, speed, 1e-4, call_s=5e-3)
 
 
-router.network_of = network_of
-router.NETWORK_HOLDS_SECONDS = -1.0 if "at-once" in sys.argv else 3600.0
+surroundings.network_of = network_of
+surroundings.NETWORK_HOLDS_SECONDS = -1.0 if "at-once" in sys.argv else 3600.0
 strategy = kp.ParallaxStrategy()
 with strategy.scope():
     words = keras.Input((models.LENGTH,), dtype="int32")
