@@ -1,9 +1,15 @@
 """Settings that every test and every process started by a test inherits."""
 
 import os
+import pathlib
 
 # Before anything imports TensorFlow: the tests mean the CPU, and only what the
 # package itself has to say.
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
 os.environ["KERAS_BACKEND"] = "tensorflow"
+
+_AS_USERS = pathlib.Path(__file__).parent / "as_users"
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    filter(None, [str(_AS_USERS), os.environ.get("PYTHONPATH")])
+)
