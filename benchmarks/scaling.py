@@ -62,6 +62,7 @@ def plot(rows, path):
             )  # fmt: skip
     axis.set_xscale("log", base=2)
     axis.set_yscale("log", base=2)
+    axis.yaxis.set_major_formatter("{x:g}")
     axis.set_xticks(HOSTS, [str(count) for count in HOSTS])
     axis.set(xlabel="hosts", ylabel="speed-up over one host's computing")
     axis.grid(alpha=0.3)
