@@ -286,7 +286,7 @@ def closest_to_paper(rows, multiple=18.0):
     )
 
 
-def plot(rows, path, axis="hosts", value="examples_per_s"):
+def plot(rows, path, axis="hosts", value="examples_per_s", stands_for=None):
     """Draws a column over another, a line for each system, both on logarithmic scales.
 
     Args:
@@ -294,13 +294,14 @@ def plot(rows, path, axis="hosts", value="examples_per_s"):
         path: Picture to write.
         axis: Column along which cases differ.
         value: Column to draw.
+        stands_for: The key of a case that the axis says in other words.
     """
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    others = [key for key in CASE_KEYS if key != axis]
+    others = [key for key in CASE_KEYS if key not in (axis, stands_for)]
     groups = {}
     for row in rows:
         if row.get(value) is not None and row[axis] is not None:

@@ -131,7 +131,7 @@ class Router:
             return
         new = [t for t in new if t.replica is None and tables[t] == {"sparse"}]
         if self._free(new + promoted):
-            self._follow(self._choices(), least_saving_s=0.0)
+            self._follow(self._choices(clings=bool(self._known)), least_saving_s=0.0)
 
     def _promote(self, variable: tf.Variable) -> Table:
         before = self._plan.get(variable._unique_id).where
@@ -192,7 +192,9 @@ class Router:
         is_first = not self._known
         self.measured()
         self._around.look_again()
-        choices = self._choices()
+        # Where tables are by now was chosen with nothing known of their use: they need
+        # not be much better off elsewhere.
+        choices = self._choices(clings=not is_first)
         wanted = {path: choice.road for path, choice in choices.items()}
         confirmed, self._wanted = is_first or wanted == self._wanted, None
         if confirmed:
@@ -295,7 +297,13 @@ class Router:
     def _is_free(self, table: Table) -> bool:
         return self._routing.adapts(table.path) and table not in self._told
 
-    def _choices(self) -> dict[str, Choice]:
+    def _choices(self, clings: bool) -> dict[str, Choice]:
+        """What the plan finds best.
+
+        Args:
+            clings: Whether a change has to save much, for the roads of now were the
+                best when they were chosen.
+        """
         tables = self._present()
         uses = [self._use(table) for table in tables]
         dense = sum(
@@ -316,7 +324,7 @@ class Router:
         found = choose(
             uses,
             self._around.cluster,
-            current=current if self._known else None,
+            current=current if clings else None,
             fixed=fixed,
             homes=[self._homes.first.name],
             # Whether slices had better be gathered depends on how many there are.

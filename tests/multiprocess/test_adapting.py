@@ -95,6 +95,14 @@ def test_the_road_follows_the_network(tmp_path):
     assert found["at-once"]["loss"] == pytest.approx(found["later"]["loss"], rel=1e-5)
 
 
+def test_what_was_chosen_with_nothing_known_is_not_clung_to(tmp_path):
+    job = run_job("network_changes", tmp_path, "tie", workers=2).check()
+    assert job.results[0] == job.results[1]
+    (change,) = job.results[0]["changes"]
+    assert change.startswith("words/embeddings: servers")
+    assert "-> allreduce" in change
+
+
 def test_rows_that_are_needed_late_travel_apart_where_that_pays_off(tmp_path):
     job = run_job("needed_later", tmp_path, workers=2).check()
     assert job.results[0] == job.results[1]

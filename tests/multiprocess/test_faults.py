@@ -12,17 +12,15 @@ pytestmark = pytest.mark.multiprocess
 
 LIMIT_SECONDS = 30.0
 SILENCE_SECONDS = 8.0
-# Of a frozen worker the silence is what is told.
-STALL_SECONDS = 12.0
 
 
-def _run(folder, fault, culprit, home="auto", servers=0):
+def _run(folder, fault, culprit, home="auto", servers=0, stall_seconds=0.0):
     """The exit status, and the lines that the package itself has printed."""
     mark = str(folder)
     environ = {
         MARK: mark,
         "KERAS_PARALLAX_SILENCE_SECONDS": f"{SILENCE_SECONDS}",
-        "KERAS_PARALLAX_STALL_SECONDS": f"{STALL_SECONDS}",
+        "KERAS_PARALLAX_STALL_SECONDS": f"{stall_seconds}",
     }
     job = run_job(
         "fault_training",
@@ -76,7 +74,7 @@ def test_a_frozen_worker_is_lost(tmp_path):
 
 
 def test_a_worker_in_an_endless_loop_is_told_of_and_ended(tmp_path):
-    code, lines = _run(tmp_path, "loop", 1)
+    code, lines = _run(tmp_path, "loop", 1, stall_seconds=12.0)
     assert code == 1
     news, *ends = lines
     waited = "worker 0 has waited for worker 1 for "

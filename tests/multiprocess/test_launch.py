@@ -21,7 +21,7 @@ from keras_parallax.cluster.lifeline import Member, install_excepthook
 rank = int(os.environ["HOROVOD_RANK"])
 member = Member.join(os.environ["KERAS_PARALLAX_LIFELINE"], "worker", rank)
 install_excepthook(member)
-member.at(12, "push")
+member.at(12, 13, "at train.py:1")
 
 class HorovodInternalError(RuntimeError): pass
 
