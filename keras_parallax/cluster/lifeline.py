@@ -21,7 +21,7 @@ from keras_parallax.cluster.addresses import split_address
 from keras_parallax.cluster.coordinator import BEAT_SECONDS, Coordinator
 from keras_parallax.cluster.excepthook import install_excepthook
 from keras_parallax.cluster.failure import EXIT_LOST, Failure, process_name
-from keras_parallax.cluster.membership import MemberState, silence_seconds
+from keras_parallax.cluster.membership import MemberState, seconds_of, silence_seconds
 from keras_parallax.errors import ClusterError, ProcessLostError, ServerLostError
 
 __all__ = [
@@ -45,10 +45,7 @@ def grace_seconds() -> float:
 
     `KERAS_PARALLAX_GRACE_SECONDS` overrides the 5 seconds.
     """
-    try:
-        return float(os.environ.get("KERAS_PARALLAX_GRACE_SECONDS", "5"))
-    except ValueError:
-        return 5.0
+    return seconds_of("KERAS_PARALLAX_GRACE_SECONDS", 5.0)
 
 
 class Member:

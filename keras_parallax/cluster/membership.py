@@ -44,7 +44,12 @@ def silence_seconds() -> float:
 
     `KERAS_PARALLAX_SILENCE_SECONDS` overrides the 20 seconds.
     """
+    return seconds_of("KERAS_PARALLAX_SILENCE_SECONDS", 20.0)
+
+
+def seconds_of(variable: str, default: float) -> float:
+    """What the environment says in a variable; the default where that is no number."""
     try:
-        return float(os.environ.get("KERAS_PARALLAX_SILENCE_SECONDS", "20"))
+        return float(os.environ.get(variable, default))
     except ValueError:
-        return 20.0
+        return default

@@ -9,11 +9,10 @@ take part in each of them.
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Iterable
 
 from keras_parallax.cluster.failure import STUCK, Failure
-from keras_parallax.cluster.membership import MemberState
+from keras_parallax.cluster.membership import MemberState, seconds_of
 
 # Said after so long, or after half of what a job is given.
 _SAY_SECONDS = 60.0
@@ -25,10 +24,7 @@ def stall_seconds() -> float:
     `KERAS_PARALLAX_STALL_SECONDS` overrides the 1800 seconds: one worker may have a
     lot to save, or to evaluate by itself.
     """
-    try:
-        return float(os.environ.get("KERAS_PARALLAX_STALL_SECONDS", "1800"))
-    except ValueError:
-        return 1800.0
+    return seconds_of("KERAS_PARALLAX_STALL_SECONDS", 1800.0)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Python imports this when it starts, in every process that a test has started.
 
 There is no Matplotlib then, as with most users: Keras imports it wherever it is, and
-that is a fifth of the time that a worker takes to start.
+that is a quarter of the time that a worker takes to start.
 """
 
 import sys

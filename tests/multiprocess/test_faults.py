@@ -80,7 +80,7 @@ def test_a_worker_in_an_endless_loop_is_told_of_and_ended(tmp_path):
     waited = "worker 0 has waited for worker 1 for "
     place = "it is at fault_training.py:"
     assert news.startswith(f"keras-parallax: {waited}")
-    assert f"{place}" in news
+    assert place in news
     assert ", in endless. The job ends after 12 s of it" in news
     assert len(ends) == 3
     for end in ends:
