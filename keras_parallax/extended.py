@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import tensorflow as tf
 from tensorflow.python.distribute import distribute_lib, values
@@ -23,7 +24,7 @@ from keras_parallax.plan.plan import Plan
 from keras_parallax.plan.probe import probe
 from keras_parallax.plan.routing import NOT_LOOKED_UP
 from keras_parallax.shares import MeanVariable, MetricVariable, ShareWeights
-from keras_parallax.tables.clipping import ValueClipping
+from keras_parallax.tables.clipping import Clipping
 from keras_parallax.tables.factory import TableFactory
 from keras_parallax.tables.optimizer import TableOptimizer
 from keras_parallax.tables.router import Router
@@ -83,7 +84,7 @@ class ParallaxExtended(tf.compat.v1.distribute.StrategyExtended):
         self._traffic = traffic
         self._attendance = attendance
         self._weights = ShareWeights(dense, size, together)
-        self._clipping = ValueClipping()
+        self._clipping = Clipping(traffic)
         self._step = Step()
         self._probing = False
         self._plain_seen: dict[str, tuple[tf.Variable, set[str]]] = {}
@@ -223,6 +224,7 @@ class ParallaxExtended(tf.compat.v1.distribute.StrategyExtended):
 
     def _replica_ctx_all_reduce(self, reduce_op, value, options=None):
         flat = self._weights.apply(tf.nest.flatten(value))
+        self._clipping.expect(len(flat))
         if not self._together:
             # A step waits for nobody: the worker pushes what it has.
             self._sums_on_servers = True
@@ -304,10 +306,9 @@ class ParallaxExtended(tf.compat.v1.distribute.StrategyExtended):
         del group
         # An optimizer without slots asks for nothing before.
         self._refuse_foreign_variable(var)
-        fn = self._clipping.first(fn, args)
+        fn = self._clipping.by_value(fn, args)
         if isinstance(var, Table) and var.replica is None:
-            act = self._optimizer.study if self._probing else self._optimizer.update
-            return act(var, fn, args, kwargs)
+            return self._update_table(var, fn, args, kwargs)
         slices = bool(args) and isinstance(args[0], tf.IndexedSlices)
         if args:
             kind = "sparse" if slices else "dense"
@@ -324,8 +325,7 @@ class ParallaxExtended(tf.compat.v1.distribute.StrategyExtended):
                     # In a custom loop it is the sum already: each pushes its part.
                     gradient = self._averaged(gradient, tf.distribute.ReduceOp.MEAN)
                 args = (var.slices(gradient), *args[1:])
-            act = self._optimizer.study if self._probing else self._optimizer.update
-            return act(var.table, fn, args, kwargs)
+            return self._update_table(var.table, fn, args, kwargs)
         if args and (slices or self._sums_on_servers):
             # A dense variable whose rows were looked up: the sum of its slices is
             # what the mathematics asks for, duplicates included.
@@ -334,8 +334,24 @@ class ParallaxExtended(tf.compat.v1.distribute.StrategyExtended):
             args = (gradient, *args[1:])
             self._traffic.passed()
         local = var.values[0] if isinstance(var, values.DistributedVariable) else var
-        with distribute_lib.UpdateContext(_ONLY_REPLICA), tf.device(self._device):
-            return fn(local, *args, **kwargs)
+        return self._update_here(local, fn, args, kwargs)
+
+    def _update_table(self, table: Table, fn: Callable, args: tuple, kwargs: dict):
+        if self._probing:
+            return self._optimizer.study(table, fn, args, kwargs)
+        update = partial(self._optimizer.update, table, fn, args, kwargs)
+        held = self._clipping.by_norm(fn, args)
+        return update() if held is None else held.add_table(update)
+
+    def _update_here(self, local, fn: Callable, args: tuple, kwargs: dict):
+        def update(*args):
+            with distribute_lib.UpdateContext(_ONLY_REPLICA), tf.device(self._device):
+                return fn(local, *args, **kwargs)
+
+        held = None if self._probing else self._clipping.by_norm(fn, args)
+        if held is None:
+            return update(*args)
+        return held.add(args[0], lambda total: update(total, *args[1:]))
 
     def _update_non_slot(self, colocate_with, fn, args, kwargs, group):
         del group

@@ -214,6 +214,37 @@ def check_several_tables_are_pushed_at_once(seat):
         np.testing.assert_allclose(seat.read(table), expected, rtol=1e-6)
 
 
+def check_sums_are_known_before_rows_are_updated(seat):
+    """Sums can be multiplied by what follows from the squares of all of them."""
+    tables = [seat.table(row_shape, count) for row_shape, count in SHAPES[:3]]
+    shapes = [row_shape for row_shape, _ in SHAPES[:3]]
+
+    @tf.function(autograph=False)
+    def step():
+        pushes = []
+        for table, shape in zip(tables, shapes, strict=True):
+            ids, gradients = seat.contribution(seat.job.rank, shape)
+            ids = tf.constant(ids, table.spec.id_dtype)
+            pushes.append(Push(table, ids, tf.constant(gradients), doubling(table)))
+        with seat.step():
+            sums = seat.home.sum(pushes)
+            squares = sums.squares()
+            pushed = sums.update(tf.constant([0.5, 1.0, 2.0], tf.float64) / squares)
+        with tf.control_dependencies([pushed]):
+            return tf.identity(squares)
+
+    squares = step().numpy()
+    totals = [seat.summed(shape).astype("float64") for shape in shapes]
+    expected = [np.square(total).sum() for total in totals]
+    np.testing.assert_allclose(squares, expected, rtol=1e-6)
+    for table, shape, total, factor in zip(
+        tables, shapes, totals, [0.5, 1.0, 2.0] / squares, strict=True
+    ):
+        old = numbered(shape)
+        wanted = np.where(total != 0, 2 * old + factor * total, old)
+        np.testing.assert_allclose(seat.read(table), wanted, rtol=1e-6)
+
+
 def check_tables_alike_of_which_a_worker_may_hold_nothing(seat):
     """Rows and sums are right although some are asked of whoever has none."""
     tables = [seat.table((3,), count) for count in (1, 1, 2)]

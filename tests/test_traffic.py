@@ -5,6 +5,7 @@ import tensorflow as tf
 
 from keras_parallax.servers.home import Home, Pull, Push
 from keras_parallax.servers.storage import Storage, TableSpec
+from keras_parallax.servers.sums import SumsHere
 from keras_parallax.tables.traffic import StepTraffic
 
 WIDTH = 4
@@ -27,9 +28,9 @@ class Recorder(Home):
         self.pulled.append([request.storage.spec.name for request in requests])
         return [tf.zeros((tf.size(request.ids), WIDTH)) for request in requests]
 
-    def push(self, contributions):
+    def sum(self, contributions):
         self.pushed.append([push.storage.spec.name for push in contributions])
-        return tf.no_op()
+        return SumsHere(contributions, lambda sums: tf.no_op())
 
 
 def _step(layers, double=False, apart=True):

@@ -1,6 +1,5 @@
 """The user's optimizer, run on rows, gives what it gives on the whole table."""
 
-import functools
 import logging
 
 import keras
@@ -9,7 +8,7 @@ import pytest
 
 from keras_parallax import errors
 from tests.multiprocess import models
-from tests.test_laziness import NOT_BY_ROW, OPTIMIZERS, faulty, trained
+from tests.test_laziness import NOT_BY_ROW, OPTIMIZERS, trained
 from tests.twins import (
     TABLES,
     assert_equal,
@@ -20,12 +19,6 @@ from tests.twins import (
     prepared,
     states_of,
 )
-
-CLIPPED = {
-    "clipnorm": lambda: keras.optimizers.SGD(0.1, clipnorm=0.01),
-    "clipvalue": lambda: keras.optimizers.Adagrad(0.1, clipvalue=0.001),
-    "global_clipnorm": lambda: keras.optimizers.Adagrad(0.1, global_clipnorm=0.01),
-}
 
 
 def scheduled():
@@ -46,31 +39,6 @@ def build_with_one_lookup(dense=False):
 def test_every_optimizer_equals_its_dense_twin(name):
     found, _ = trained(name)
     assert_equal(found, dense_twin({**OPTIMIZERS, **NOT_BY_ROW}[name]))
-
-
-@pytest.mark.parametrize(
-    "name",
-    faulty(CLIPPED, {"global_clipnorm": "Keras clips slices with duplicates"}),
-)
-def test_clipping_sees_the_gradient_summed_by_row(name):
-    model = prepared(build_with_one_lookup, CLIPPED[name], parallax())
-    twin = prepared(functools.partial(build_with_one_lookup, dense=True), CLIPPED[name])
-    assert_equal(fit(model), fit(twin))
-
-
-@pytest.mark.parametrize(
-    "name",
-    faulty(
-        CLIPPED,
-        dict.fromkeys(
-            ("clipnorm", "global_clipnorm"),
-            "Keras clips the slices of several lookups before they are summed",
-        ),
-    ),
-)
-def test_clipping_sees_the_sum_of_several_lookups(name):
-    model = prepared(models.build, CLIPPED[name], parallax())
-    assert_equal(fit(model), dense_twin(CLIPPED[name]))
 
 
 def test_a_schedule_of_the_learning_rate():

@@ -20,6 +20,7 @@ from keras_parallax.servers.dedicated import DedicatedHome, run_updates
 from keras_parallax.servers.home import Push
 from keras_parallax.servers.numbers import Numbers
 from keras_parallax.servers.roll_call import RollCall
+from keras_parallax.servers.sums import Sums, SumsHere
 
 
 class AsynchronousHome(DedicatedHome):
@@ -63,8 +64,11 @@ class AsynchronousHome(DedicatedHome):
             is_held = self.clock.is_held if self.clock else lambda rank: False
             job.call_roll = self._roll_call = RollCall(job, devices[0], is_held)
 
-    def push(self, contributions: Sequence[Push]) -> tf.Operation:
-        """See `Home.push`; with this worker's gradients alone."""
+    def sum(self, contributions: Sequence[Push]) -> Sums:
+        """See `Home.sum`; with this worker's gradients alone."""
+        return SumsHere(contributions, self._update)
+
+    def _update(self, contributions: Sequence[Push]) -> tf.Operation:
         done = []
         for server, parcel in self._parcels(contributions):
             self._count_push(server, parcel)

@@ -13,6 +13,7 @@ Every worker then runs the same update on its own copy.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import tensorflow as tf
@@ -25,6 +26,7 @@ from keras_parallax.collectives.wire import Wire
 from keras_parallax.servers.home import Push, sum_by_row
 from keras_parallax.servers.in_process import InProcessHome
 from keras_parallax.servers.storage import Storage
+from keras_parallax.servers.sums import Sums, SumsHere
 
 
 class CopiesHome(InProcessHome):
@@ -62,11 +64,11 @@ class CopiesHome(InProcessHome):
         self._off_machine = off_machine
         self._reduces = reduces
 
-    def push(self, contributions: Sequence[Push]) -> tf.Operation:
-        """See `Home.push`; every worker updates its copy alike."""
+    def sum(self, contributions: Sequence[Push]) -> Sums:
+        """See `Home.sum`; every worker updates its copy alike."""
         if self._reduces:
-            return self._push_reduced(contributions)
-        return super().push(self._gathered(contributions))
+            return SumsHere(self._reduced(contributions), self._update_all)
+        return super().sum(self._gathered(contributions))
 
     def touched(self, storage: Storage) -> int | None:
         """See `Home.touched`; a dense gradient does not show what was touched."""
@@ -93,7 +95,8 @@ class CopiesHome(InProcessHome):
             summed.append(Push(push.storage, ids, gradients, push.update))
         return summed
 
-    def _push_reduced(self, contributions: Sequence[Push]) -> tf.Operation:
+    def _reduced(self, contributions: Sequence[Push]) -> list[Push]:
+        """The sums, with gradients of all rows."""
         dense = [
             tf.scatter_nd(
                 push.ids[:, None],
@@ -107,12 +110,19 @@ class CopiesHome(InProcessHome):
         ]
         size = sum(push.storage.spec.table_bytes for push in contributions)
         self._count(tf.constant(2 * size * (self._size - 1) // self._size, tf.int64))
+        totals = self._dense.reduce_gradients(dense)
+        return [
+            dataclasses.replace(push, gradients=total)
+            for push, total in zip(contributions, totals, strict=True)
+        ]
+
+    def _update_all(self, sums: Sequence[Push]) -> tf.Operation:
         updated = []
-        for push, total in zip(
-            contributions, self._dense.reduce_gradients(dense), strict=True
-        ):
+        for push in sums:
             count = push.storage.spec.num_partitions
-            updated += [push.update(p, None, total[p::count]) for p in range(count)]
+            updated += [
+                push.update(p, None, push.gradients[p::count]) for p in range(count)
+            ]
         return tf.group(*updated)
 
     def _count(self, bytes_each_way: tf.Tensor) -> None:

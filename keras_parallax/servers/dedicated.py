@@ -19,6 +19,7 @@ import tensorflow as tf
 from keras_parallax.cluster.job import Job
 from keras_parallax.collectives.meter import Meter, size_bytes
 from keras_parallax.collectives.noted import Noted
+from keras_parallax.collectives.reduce import reduced
 from keras_parallax.collectives.wire import Wire
 from keras_parallax.servers.home import (
     Home,
@@ -38,6 +39,7 @@ from keras_parallax.servers.parcels import (
 from keras_parallax.servers.relay import Relay
 from keras_parallax.servers.remote import call, placed
 from keras_parallax.servers.storage import Partition, Storage, TableSpec
+from keras_parallax.servers.sums import JoinedSums, Sums, SumsHere
 
 
 class DedicatedHome(Home):
@@ -173,23 +175,39 @@ class DedicatedHome(Home):
             ]
         )
 
-    def push(self, contributions: Sequence[Push]) -> tf.Operation:
-        """See `Home.push`: one message to each server, one token back."""
+    def sum(self, contributions: Sequence[Push]) -> Sums:
+        """See `Home.sum`: one message to each server."""
         relay = self._in_turn()
         if relay is not None:
-            return tf.group(relay.push(contributions, self._give_beside))
-        done = []
+            return SumsHere(
+                relay.sum(contributions),
+                functools.partial(self._update_beside, relay),
+                lambda squares: reduced(squares, "squares"),
+            )
+        if self._job.size == 1:
+            return SumsHere(contributions, self._update_alone)
+        sums: list[tuple[Sums, list[int]]] = []
         for server, parcel in self._parcels(contributions):
-            if self._job.size == 1:
-                done.append(self._give(server, parcel))
-                continue
             device = self.devices[server]
             meeting = Meeting(self._job, device, server, parcel.specs, self._wire)
             self._meetings[meeting.name] = meeting
             self._count_push(server, parcel)
             updates = functools.partial(run_updates, parcel.updates)
-            done.append(meeting.attend(parcel.places, parcel.gradients, updates))
-        return tf.group(*done)
+            sums.append(
+                (
+                    meeting.attend(parcel.places, parcel.gradients, updates),
+                    parcel.indices,
+                )
+            )
+        return JoinedSums(sums, len(contributions))
+
+    def _update_alone(self, sums: Sequence[Push]) -> tf.Operation:
+        return tf.group(
+            *(self._give(server, parcel) for server, parcel in self._parcels(sums))
+        )
+
+    def _update_beside(self, relay: Relay, sums: Sequence[Push]) -> tf.Operation:
+        return tf.group(relay.when_everyone_is_done(self._give_beside(sums)))
 
     def _give_beside(self, contributions: Sequence[Push]) -> list[tf.Tensor]:
         relay = cast(Relay, self._relay)
@@ -225,6 +243,7 @@ class DedicatedHome(Home):
                 yield (
                     server,
                     _Parcel(
+                        indices=[c for c, _ in here],
                         specs=[contributions[c].storage.spec for c, _ in here],
                         places=[splits[c][0][p] for c, p in here],
                         news=[
@@ -284,9 +303,11 @@ class DedicatedHome(Home):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Parcel:
-    """What a push has for one server: an entry for each partition there, and of
-    `news` for each whose places the server does not have from the pull."""
+    """What a push has for one server: an entry for each partition there, of `indices`
+    the position of its table among the contributions, and of `news` only for each whose
+    places the server does not have from the pull."""
 
+    indices: list[int]
     specs: list[TableSpec]
     places: list[tf.Tensor]
     news: list[tf.Tensor]

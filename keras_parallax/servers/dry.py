@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from keras_parallax.servers.home import Home, Pull, Push
 from keras_parallax.servers.storage import Storage, TableSpec
+from keras_parallax.servers.sums import Sums, SumsHere
 
 
 class DryHome(Home):
@@ -49,8 +50,11 @@ class DryHome(Home):
             for request, spec in zip(requests, specs, strict=True)
         ]
 
-    def push(self, contributions: Sequence[Push]) -> tf.Operation:
-        """See `Home.push`; notes the ids."""
+    def sum(self, contributions: Sequence[Push]) -> Sums:
+        """See `Home.sum`."""
+        return SumsHere(contributions, self._note)
+
+    def _note(self, contributions: Sequence[Push]) -> tf.Operation:
         # The gradients are asked for, too: they are what a step computes.
         return tf.group(
             *(

@@ -1,7 +1,7 @@
 """The seam: what a home of partitions does, and nothing else of it shows.
 
 Everything above (tables, the optimizer's update, checkpoints) is written against
-these calls, wherever the rows live. `pull` and `push` take what a step wants of
+these calls, wherever the rows live. `pull`, `sum` and `push` take what a step wants of
 all tables at once, so that it can travel together: a recommender has a hundred
 tables, and a message each would cost more than what is in it.
 """
@@ -9,7 +9,6 @@ tables, and a message each would cost more than what is in it.
 from __future__ import annotations
 
 import abc
-import dataclasses
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -19,42 +18,11 @@ from keras_parallax.servers.filling import fill_partitions as fill_partitions
 from keras_parallax.servers.mapped_files import release_pages
 from keras_parallax.servers.partitioning import Partitioning
 from keras_parallax.servers.progress_line import ProgressLine
+from keras_parallax.servers.requests import Pull as Pull
+from keras_parallax.servers.requests import Push as Push
+from keras_parallax.servers.requests import Update as Update
 from keras_parallax.servers.storage import Partition, Storage, TableSpec
-
-# Updates one partition: `(partition index, places, summed gradients) -> op`. Places
-# are None where the gradients are those of all its rows.
-Update = Callable[[int, tf.Tensor | None, tf.Tensor], tf.Operation]
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Pull:
-    """Rows that a step wants.
-
-    Attributes:
-        storage: The table's rows.
-        ids: Row ids, each once, `(n,)`.
-    """
-
-    storage: Storage
-    ids: tf.Tensor
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Push:
-    """What a step does to a table.
-
-    Attributes:
-        storage: The table's rows.
-        ids: Row ids that this worker touched, each once, `(n,)`.
-        gradients: Their gradients, summed by row, `(n, *row_shape)`.
-        update: Runs once for each partition, where its rows live, with the sum
-            of all workers' gradients.
-    """
-
-    storage: Storage
-    ids: tf.Tensor
-    gradients: tf.Tensor
-    update: Update
+from keras_parallax.servers.sums import Sums
 
 
 class Home(abc.ABC):
@@ -99,13 +67,17 @@ class Home(abc.ABC):
         """Rows of tables, in the graph: `(n, *row_shape)` for each request."""
 
     @abc.abstractmethod
+    def sum(self, contributions: Sequence[Push]) -> Sums:
+        """Sums all workers' gradients by row, where the rows live; the first half
+        of a push. Where a push is not the sum of all, this worker's."""
+
     def push(self, contributions: Sequence[Push]) -> tf.Operation:
         """Updates each row once, with the sum of all workers' gradients.
 
         Returns:
-            An operation that ends when the rows are updated: a pull after it, by
-            any worker, gets the new ones.
+            See `Sums.update`.
         """
+        return self.sum(contributions).update()
 
     def begin_step(self) -> tf.Operation | None:
         """Called, in the graph, before a training step's first pull; the pulls wait

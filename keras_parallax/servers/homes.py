@@ -14,6 +14,7 @@ import tensorflow as tf
 from keras_parallax.servers.home import Home, Pull, Push, partitioning_of
 from keras_parallax.servers.progress_line import ProgressLine
 from keras_parallax.servers.storage import Storage, TableSpec
+from keras_parallax.servers.sums import JoinedSums, Sums
 
 
 class Homes(Home):
@@ -72,14 +73,13 @@ class Homes(Home):
             answers.update(zip(indices, found, strict=True))
         return [answers[index] for index in range(len(requests))]
 
-    def push(self, contributions: Sequence[Push]) -> tf.Operation:
-        """See `Home.push`."""
-        return tf.group(
-            *(
-                home.push([contributions[index] for index in indices])
-                for home, indices in self._sorted([c.storage for c in contributions])
-            )
-        )
+    def sum(self, contributions: Sequence[Push]) -> Sums:
+        """See `Home.sum`."""
+        sums = [
+            (home.sum([contributions[index] for index in indices]), indices)
+            for home, indices in self._sorted([c.storage for c in contributions])
+        ]
+        return JoinedSums(sums, len(contributions))
 
     def _sorted(self, storages: Sequence[Storage]) -> list[tuple[Home, list[int]]]:
         """Homes, and which of the storages each holds; alike on every worker."""

@@ -12,6 +12,7 @@ from keras_parallax.servers.home import (
     partitioning_of,
 )
 from keras_parallax.servers.storage import Storage, TableSpec
+from keras_parallax.servers.sums import Sums, SumsHere
 
 
 class InProcessHome(Home):
@@ -51,10 +52,13 @@ class InProcessHome(Home):
             answers.append(partitioning.merge(parts, positions))
         return answers
 
-    def push(self, contributions: Sequence[Push]) -> tf.Operation:
-        """See `Home.push`; there is nobody to wait for."""
+    def sum(self, contributions: Sequence[Push]) -> Sums:
+        """See `Home.sum`; there is nobody to wait for."""
+        return SumsHere(contributions, self._update)
+
+    def _update(self, sums: Sequence[Push]) -> tf.Operation:
         updated = []
-        for push in contributions:
+        for push in sums:
             places, positions = partitioning_of(push.storage.spec).split(push.ids)
             for p, found in enumerate(places):
                 gradients = push.gradients

@@ -18,6 +18,7 @@ import tensorflow as tf
 from keras_parallax.collectives.exchange import Group
 from keras_parallax.servers.home import Home, Pull, Push
 from keras_parallax.servers.storage import Storage, TableSpec
+from keras_parallax.servers.sums import Sums, in_order_of
 from keras_parallax.servers.waves import Owners, Waves
 
 
@@ -62,8 +63,8 @@ class LocalAggregation(Home):
                 answers[index] = found
         return answers
 
-    def push(self, contributions: Sequence[Push]) -> tf.Operation:
-        """See `Home.push`."""
+    def sum(self, contributions: Sequence[Push]) -> Sums:
+        """See `Home.sum`."""
         wave = self._waves.of(contributions)
         unions = iter(wave.unions)
         summed = []
@@ -75,7 +76,7 @@ class LocalAggregation(Home):
                 self._pushed[storage].assign_add(tf.size(ids, tf.int64))
                 total = tf.math.unsorted_segment_sum(gradients, slots, tf.size(ids))
                 summed.append(Push(storage, ids, total, push.update))
-        return self._home.push(summed)
+        return self._home.sum(in_order_of(contributions, summed))
 
     def read_rows(self, storage: Storage, start: int, stop: int) -> np.ndarray:
         """See `Home.read_rows`."""

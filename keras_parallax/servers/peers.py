@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from keras_parallax.cluster.job import Job
 from keras_parallax.collectives.exchange import Group
+from keras_parallax.collectives.reduce import reduced
 from keras_parallax.collectives.wire import Wire
 from keras_parallax.servers.home import (
     Home,
@@ -25,6 +26,7 @@ from keras_parallax.servers.home import (
     sum_by_row,
 )
 from keras_parallax.servers.storage import Partition, Storage, TableSpec
+from keras_parallax.servers.sums import Sums, SumsHere, in_order_of
 from keras_parallax.servers.waves import Waves
 
 
@@ -80,10 +82,10 @@ class PeersHome(Home):
                 answers[index] = self._wire.decode(found, dtype)
         return answers
 
-    def push(self, contributions: Sequence[Push]) -> tf.Operation:
-        """See `Home.push`."""
+    def sum(self, contributions: Sequence[Push]) -> Sums:
+        """See `Home.sum`."""
         wave = self._waves.of(contributions)
-        updated = []
+        summed = []
         for batch in wave.batches:
             mine = wave.matching(batch, contributions)
             received = batch.deliver(
@@ -91,8 +93,13 @@ class PeersHome(Home):
             )
             for push, ids, encoded in zip(mine, batch.ids, received, strict=True):
                 gradients = self._wire.decode(encoded, push.storage.spec.dtype)
-                updated += self._update(push, *sum_by_row(ids, gradients))
-        return tf.group(*updated)
+                ids, gradients = sum_by_row(ids, gradients)
+                summed.append(Push(push.storage, ids, gradients, push.update))
+        return SumsHere(
+            in_order_of(contributions, summed),
+            self._update,
+            lambda squares: reduced(squares, "squares"),
+        )
 
     def owner(self, ids: tf.Tensor, spec: TableSpec) -> tf.Tensor:
         """Rank of the worker that has each row, in the graph."""
@@ -119,17 +126,19 @@ class PeersHome(Home):
         ]
         return parts[0] if len(parts) == 1 else tf.dynamic_stitch(positions, parts)
 
-    def _update(
-        self, push: Push, ids: tf.Tensor, gradients: tf.Tensor
-    ) -> list[tf.Operation]:
+    def _update(self, sums: Sequence[Push]) -> tf.Operation:
+        return tf.group(*(part for push in sums for part in self._parts(push)))
+
+    def _parts(self, push: Push) -> list[tf.Operation]:
+        """Updates this worker's partitions of one table."""
         owned = self._owned(push.storage.spec)
         if not owned:
             return []
-        places, positions = self._split_owned(push.storage.spec, ids)
+        places, positions = self._split_owned(push.storage.spec, push.ids)
         if len(owned) == 1:
-            return [push.update(owned[0], places[0], gradients)]
+            return [push.update(owned[0], places[0], push.gradients)]
         return [
-            push.update(p, place, tf.gather(gradients, position))
+            push.update(p, place, tf.gather(push.gradients, position))
             for p, place, position in zip(owned, places, positions, strict=True)
         ]
 

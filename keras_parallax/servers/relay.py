@@ -17,14 +17,14 @@ import tensorflow as tf
 from keras_parallax.cluster.job import Job
 from keras_parallax.collectives.exchange import Group
 from keras_parallax.collectives.meter import Meter
-from keras_parallax.collectives.operations import operation_name, unfolded
+from keras_parallax.collectives.reduce import reduced
 from keras_parallax.collectives.wire import Wire
 from keras_parallax.servers.home import Pull, Push
 from keras_parallax.servers.storage import TableSpec
+from keras_parallax.servers.sums import in_order_of
 from keras_parallax.servers.waves import Waves
 
 Ask = Callable[[Sequence[Pull]], list[tf.Tensor]]
-Give = Callable[[Sequence[Push]], list[tf.Tensor]]
 
 
 class Relay:
@@ -94,16 +94,11 @@ class Relay:
                 answers[index] = self._wire.decode(found, dtype)
         return answers
 
-    def push(self, contributions: Sequence[Push], give: Give) -> tf.Tensor:
-        """Updates rows with the sum of all workers' gradients.
+    def sum(self, contributions: Sequence[Push]) -> list[Push]:
+        """What all workers contribute to the rows on the servers beside this one.
 
         Args:
             contributions: This worker's.
-            give: Hands the sums to the servers beside it; returns a number that each
-                tells when its rows are updated.
-
-        Returns:
-            What is there when the rows on all servers are updated.
         """
         wave = self._waves.of(contributions)
         unions = iter(wave.unions)
@@ -116,20 +111,18 @@ class Relay:
                 gradients = self._wire.decode(encoded, storage.spec.dtype)
                 total = tf.math.unsorted_segment_sum(gradients, slots, tf.size(ids))
                 summed.append(Push(storage, ids, total, push.update))
-        return self._when_everyone_is_done(give(summed))
+        return in_order_of(contributions, summed)
 
-    def _when_everyone_is_done(self, told: Sequence[tf.Tensor]) -> tf.Tensor:
-        import horovod.tensorflow as hvd
+    def when_everyone_is_done(self, told: Sequence[tf.Tensor]) -> tf.Tensor:
+        """What is there when the rows on all servers are updated.
 
+        Args:
+            told: A number that each server beside this worker tells when its rows are.
+        """
         # What is reduced has to come from the servers: TensorFlow's optimizer takes a
         # constant that only waits for something, and no longer waits.
         done = tf.add_n([tf.constant(0, tf.int64), *told])
-        everyone = hvd.allreduce(
-            unfolded(done[None]),
-            op=hvd.Max,
-            name=operation_name("relay_end"),
-            ignore_name_scope=True,
-        )
+        everyone = reduced(done[None], "relay_end", largest=True)
         # Kept, so that TensorFlow does not drop it where nothing comes after.
         return self._last_told.assign(everyone[0])
 

@@ -7,7 +7,6 @@ to the home.
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import Callable
 
@@ -17,6 +16,7 @@ import tensorflow as tf
 from keras_parallax import errors
 from keras_parallax.plan.plan import Plan
 from keras_parallax.servers.home import Push
+from keras_parallax.tables.clipping import optimizer_of
 from keras_parallax.tables.laziness import Behaviour, examine
 from keras_parallax.tables.table import Table
 from keras_parallax.tables.update import GRADIENT, RowUpdate, Step
@@ -51,7 +51,8 @@ class TableOptimizer:
         if table.owner is not None or table.is_whole or not args:
             return
         if tf.is_tensor(args[0]) and not _has_slices(args):
-            # Some transformations of gradients make them dense: global_clipnorm.
+            # Some transformations of gradients make them dense: Keras's own clipping
+            # by a global norm, where a loop of the user's has it.
             table.gradients_seen.add("dense")
         if not _has_slices(args):
             return
@@ -153,5 +154,5 @@ def _unique(table: Table, slices: tf.IndexedSlices) -> tuple[tf.Tensor, tf.Tenso
 
 
 def _optimizer_name(function: Callable) -> str:
-    owner = inspect.getclosurevars(inspect.unwrap(function)).nonlocals.get("self")
+    owner = optimizer_of(function)
     return type(owner).__name__ if owner is not None else "the optimizer"

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import tensorflow as tf
 
@@ -23,7 +24,10 @@ from keras_parallax.collectives.operations import in_no_order
 from keras_parallax.collectives.spans import HOLD, PULL, PUSH, Spans
 from keras_parallax.servers.home import Home, Pull, Push
 from keras_parallax.servers.storage import Storage
+from keras_parallax.servers.sums import Sums
 from keras_parallax.tables.stages import stages
+
+T = TypeVar("T")
 
 
 class ServerVariable(Protocol):
@@ -34,6 +38,11 @@ class ServerVariable(Protocol):
 
     def refresh(self, rows: tf.Tensor) -> None:
         """Takes what was pulled."""
+
+
+# From the squares of tables' summed gradients to what to multiply the sums by; `(n,)`
+# each, see `Sums`.
+Factors = Callable[[tf.Tensor], tf.Tensor]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -81,6 +90,8 @@ class StepTraffic:
         self.needed_later: weakref.WeakSet[Storage] = weakref.WeakSet()
         self.travels_apart: Callable[[Sequence[Storage]], bool] = lambda _: False
         self._collection: _Collection | None = None
+        # Pushes that are to be made together.
+        self._held: list[Push] | None = None
         self._pulled: Noted[tf.Tensor] = Noted()
         # The last of them is what the next pull comes after.
         self._pushes: Noted[tf.Operation] = Noted()
@@ -193,12 +204,29 @@ class StepTraffic:
 
     def push(self, contribution: Push) -> None:
         """Updates a table; perhaps together with others that follow."""
+        if self._held is not None:
+            self._held.append(contribution)
+            return
         collected = self._collected()
         if collected is None:
-            self._push([contribution])
+            self._push([[contribution]])
             return
         collected.pushes.append(contribution)
         self.passed()
+
+    @contextlib.contextmanager
+    def together(self, factors: Factors) -> Iterator[None]:
+        """What is pushed within the block is summed first; then the sums are multiplied
+        by factors, which may follow from all of them, and the rows are updated."""
+        before, self._held = self._held, []
+        try:
+            yield
+            pushes = self._held
+        finally:
+            self._held = before
+        if pushes:
+            self.send_pulls()
+            self._push(self._by_stage(pushes), factors)
 
     def _send_pushes(self) -> None:
         collected = self._collected()
@@ -206,10 +234,17 @@ class StepTraffic:
             return
         self.send_pulls()
         pushes, collected.pushes = collected.pushes, []
-        by_stage: dict[int, list[Push]] = {}
+        self._push(self._by_stage(pushes))
+
+    def _by_stage(self, pushes: list[Push]) -> list[list[Push]]:
+        """Those together whose rows came together, the last of them first."""
+        collected = self._collected()
+        if collected is None:
+            return [pushes]
+        stages: dict[int, list[Push]] = {}
         for push in pushes:
-            by_stage.setdefault(collected.stage_of(push), []).append(push)
-        self._push(*(by_stage[stage] for stage in sorted(by_stage, reverse=True)))
+            stages.setdefault(collected.stage_of(push), []).append(push)
+        return [stages[stage] for stage in sorted(stages, reverse=True)]
 
     def _pull(self, requests: list[Pull]) -> list[tf.Tensor]:
         with tf.control_dependencies(self._earlier()):
@@ -222,29 +257,49 @@ class StepTraffic:
             self._pulled.note(*rows)
         return rows
 
-    def _push(self, *groups: list[Push]) -> None:
+    def _push(self, groups: list[list[Push]], factors: Factors | None = None) -> None:
         """Pushes what travels together, group by group; no group waits for others."""
         # A gradient need not depend on the rows. The push has to come after them all
         # the same: once it is seen, another worker's update may follow.
         eager = tf.executing_eagerly()
         before = [] if eager else [*self._earlier(), *self._pulled.here()]
         with tf.control_dependencies(before):
-            done = [self._push_together(group) for group in groups]
+            groups = [self._counted(group) for group in groups]
+            if factors is None:
+                done = [self._timed(group, self._home.push) for group in groups]
+            else:
+                done = self._push_multiplied(groups, factors)
         if not eager:
             self._pushes.note(tf.group(*done))
 
-    def _push_together(self, contributions: list[Push]) -> tf.Operation:
+    def _counted(self, contributions: list[Push]) -> list[Push]:
         contributions = [
             dataclasses.replace(push, gradients=tf.identity(push.gradients))
             for push in contributions
         ]
         if self._spans.is_timing:
             self._count_load(contributions)
-        return self._spans.timed(
-            PUSH,
-            [part for push in contributions for part in (push.ids, push.gradients)],
-            lambda: self._home.push(contributions),
-        )
+        return contributions
+
+    def _timed(self, group: list[Push], work: Callable[[list[Push]], T]) -> T:
+        inputs = [part for push in group for part in (push.ids, push.gradients)]
+        return self._spans.timed(PUSH, inputs, lambda: work(group))
+
+    def _push_multiplied(
+        self, groups: list[list[Push]], factors: Factors
+    ) -> list[tf.Operation]:
+        sums: list[Sums] = []
+
+        def squares_of(group: list[Push]) -> tf.Tensor:
+            sums.append(self._home.sum(group))
+            return sums[-1].squares()
+
+        squares = [self._timed(group, squares_of) for group in groups]
+        found = tf.split(factors(tf.concat(squares, 0)), [len(g) for g in groups])
+        return [
+            self._spans.timed(PUSH, [mine], functools.partial(total.update, mine))
+            for total, mine in zip(sums, found, strict=True)
+        ]
 
     def _count_load(self, contributions: list[Push]) -> None:
         for push in contributions:

@@ -23,6 +23,8 @@ OPTIMIZERS = {
     "adagrad": lambda: keras.optimizers.Adagrad(0.1),
     "ftrl": lambda: keras.optimizers.Ftrl(0.1),
     "clipvalue": lambda: keras.optimizers.Adagrad(0.1, clipvalue=0.001),
+    "clipnorm": lambda: keras.optimizers.Adagrad(0.1, clipnorm=0.02),
+    "global_clipnorm": lambda: keras.optimizers.Adagrad(0.1, global_clipnorm=0.05),
     "adamw": lambda: keras.optimizers.AdamW(0.01, weight_decay=0.1),
 }
 

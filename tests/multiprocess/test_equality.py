@@ -12,18 +12,23 @@ from tests.multiprocess.harness import run_job
 pytestmark = pytest.mark.multiprocess
 
 OPTIMIZERS = ("sgd", "momentum", "adagrad", "ftrl")
+CLIPPED = ("clipvalue", "clipnorm", "global_clipnorm")
 JOBS = [
     pytest.param(1, 0, "in_process", OPTIMIZERS, id="in-process"),
     pytest.param(1, 1, "dedicated", OPTIMIZERS, id="1-worker-1-server"),
     pytest.param(1, 2, "dedicated", OPTIMIZERS, id="1-worker-2-servers"),
     pytest.param(2, 1, "dedicated", OPTIMIZERS, id="2-workers-1-server"),
-    pytest.param(2, 2, "dedicated", OPTIMIZERS, id="2-workers-2-servers"),
-    pytest.param(3, 1, "dedicated", OPTIMIZERS, id="3-workers-1-server"),
+    pytest.param(
+        2, 2, "dedicated", (*OPTIMIZERS, "clipnorm"), id="2-workers-2-servers"
+    ),
+    pytest.param(
+        3, 1, "dedicated", (*OPTIMIZERS, "global_clipnorm"), id="3-workers-1-server"
+    ),
     pytest.param(3, 2, "dedicated", OPTIMIZERS, id="3-workers-2-servers"),
-    pytest.param(2, 0, "peers", (*OPTIMIZERS, "clipvalue"), id="2-peers"),
+    pytest.param(2, 0, "peers", (*OPTIMIZERS, *CLIPPED), id="2-peers"),
     pytest.param(3, 0, "peers", OPTIMIZERS, id="3-peers"),
     pytest.param(
-        2, 2, "ps", ("adagrad", "adamw", "clipvalue"), id="everything-on-servers"
+        2, 2, "ps", ("adagrad", "adamw", *CLIPPED), id="everything-on-servers"
     ),
 ]
 PARTITIONS = (1, 3, 7)

@@ -37,7 +37,7 @@ def environments(servers):
 def twin():
     """Weights and slots of the dense twin in one process."""
     model = models.build_deep(dense=True)
-    optimizer = models.OPTIMIZERS["adagrad"]()
+    optimizer = models.OPTIMIZERS["global_clipnorm"]()
     model.compile(optimizer, "mse", jit_compile=False)
     model.set_weights(models.start_weights(model))
     x, y = (array[: STEPS * models.BATCH] for array in models.data())

@@ -26,7 +26,7 @@ for aggregates in (True, False):
     strategy.extended._traffic.travels_apart = lambda tables: True
     with strategy.scope():
         model = models.build_deep()
-        optimizer = models.OPTIMIZERS["adagrad"]()
+        optimizer = models.OPTIMIZERS["global_clipnorm"]()
         model.compile(optimizer, "mse", jit_compile=False)
         model.set_weights(models.start_weights(model))
     before = strategy.traffic
