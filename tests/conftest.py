@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import signal
 import sys
 
 # Before anything imports TensorFlow: the tests mean the CPU, and only what the
@@ -17,3 +18,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 # A process that runs tests beside others has been started by one that does so, too.
 if sys.modules.get("matplotlib", sys) is None:
     del sys.modules["matplotlib"]
+
+# A shell has what it starts in the background ignore Ctrl-C, with all that this starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
