@@ -183,6 +183,8 @@ class _Launcher:
         base = {**self._job.environ, LIFELINE_VARIABLE: self._coordinator.address}
         # Without this a worker's output would come in blocks, long after.
         base.setdefault("PYTHONUNBUFFERED", "1")
+        # Else each worker's output begins with what TensorFlow was built for.
+        base.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
         if servers:
             base[SERVERS_VARIABLE] = ",".join(servers)
         for slot in assign_slots(hosts):

@@ -72,14 +72,14 @@ def launch(tmp_path):
     }
     started = []
 
-    def start(*workers, options=()):
+    def start(*workers, options=(), settings=()):
         command = [sys.executable, "-m", "keras_parallax.cli.main", "run"]
         command += ["-np", str(len(workers)), *options, "--"]
         command += [sys.executable, str(script), *workers]
         started.append(
             subprocess.Popen(
                 command,
-                env=env,
+                env={k: v for k, v in {**env, **dict(settings)}.items() if v},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
@@ -134,6 +134,13 @@ def test_a_good_job_ends_with_0_and_leaves_logs(launch, tmp_path):
 
 def test_a_single_worker_has_no_prefix(launch):
     assert _finish(launch("leave()"))[:2] == (0, "rank 0 leaves\n")
+
+
+@pytest.mark.parametrize(("given", "level"), [("", "1"), ("0", "0")])
+def test_tensorflow_says_how_it_was_built_where_it_is_asked_to(launch, given, level):
+    say = "print(os.environ['TF_CPP_MIN_LOG_LEVEL']); leave()"
+    code, out, _ = _finish(launch(say, settings={"TF_CPP_MIN_LOG_LEVEL": given}))
+    assert (code, out.splitlines()[0]) == (0, level)
 
 
 def test_a_killed_worker_is_named_and_ends_the_job(launch):
