@@ -24,6 +24,7 @@ from benchmarks import network
 from keras_parallax.cluster import processes, rendezvous
 from keras_parallax.cluster.coordinator import Coordinator
 from keras_parallax.cluster.lifeline import grace_seconds
+from keras_parallax.cluster.threads import THREADS_VARIABLE, share_of_cores
 from keras_parallax.cluster.topology import LIFELINE_VARIABLE, assign_slots
 
 logger = logging.getLogger(__name__)
@@ -156,6 +157,8 @@ class EmulatedCluster:
             base[LIFELINE_VARIABLE] = coordinator.address
             base.setdefault("PYTHONUNBUFFERED", "1")
             base.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+            # All hosts are this machine.
+            base.setdefault(THREADS_VARIABLE, str(share_of_cores(len(places))))
             before = self._traffic()
             start = time.monotonic()
             for slot in assign_slots(places):

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from keras_parallax.cluster.addresses import join_address, reach, split_address
 from keras_parallax.cluster.coordinator import Coordinator
 from keras_parallax.cluster.lifeline import Member
+from keras_parallax.cluster.threads import THREADS_VARIABLE, share_of_cores
 from keras_parallax.cluster.topology import (
     LIFELINE_VARIABLE,
     SERVERS_VARIABLE,
@@ -115,6 +116,7 @@ def worker_environment(slot: Slot, rendezvous: str | None) -> dict[str, str]:
         "HOROVOD_SIZE": str(slot.size),
         "HOROVOD_LOCAL_RANK": str(slot.local_rank),
         "HOROVOD_LOCAL_SIZE": str(slot.local_size),
+        THREADS_VARIABLE: str(share_of_cores(slot.local_size)),
         "HOROVOD_CROSS_RANK": str(slot.cross_rank),
         "HOROVOD_CROSS_SIZE": str(slot.cross_size),
         "HOROVOD_HOSTNAME": slot.host,
@@ -170,6 +172,9 @@ def bootstrap(
     """
     role = "server" if topology.task == "ps" else "worker"
     if topology.source != "tf_config":
+        if topology.size > 1:
+            threads = str(share_of_cores(topology.local_size))
+            os.environ.setdefault(THREADS_VARIABLE, threads)
         member = None
         if topology.lifeline is not None:
             member = Member.join(

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from keras_parallax.cluster.processes import free_ports
+from keras_parallax.cluster.threads import share_of_cores
 
 pytestmark = pytest.mark.multiprocess
 
@@ -19,7 +20,8 @@ place = topology.resolve()
 coordinator, member = rendezvous.bootstrap(place, timeout_seconds=20)
 print(place.task, place.index, os.environ.get("HOROVOD_RANK"),
       os.environ.get("HOROVOD_SIZE"), os.environ.get("HOROVOD_LOCAL_RANK"),
-      os.environ.get("HOROVOD_GLOO_RENDEZVOUS_PORT", "none") != "none")
+      os.environ.get("HOROVOD_GLOO_RENDEZVOUS_PORT", "none") != "none",
+      os.environ.get("TF_NUM_INTRAOP_THREADS"))
 while coordinator is not None and len(coordinator.members()) < 3:
     time.sleep(0.01)  # The job does not end before the server has seen it.
 if place.task == "worker":
@@ -63,7 +65,7 @@ def test_workers_and_servers_meet_at_worker_0():
             task.kill()
     assert [task.returncode for task in tasks] == [0, 0, 0], outputs
     assert outputs == [
-        "ps 0 None None None False\n",
-        "worker 1 1 2 1 True\n",
-        "worker 0 0 2 0 True\n",
+        "ps 0 None None None False None\n",
+        f"worker 1 1 2 1 True {share_of_cores(2)}\n",
+        f"worker 0 0 2 0 True {share_of_cores(2)}\n",
     ]

@@ -143,6 +143,16 @@ def test_tensorflow_says_how_it_was_built_where_it_is_asked_to(launch, given, le
     assert (code, out.splitlines()[0]) == (0, level)
 
 
+@pytest.mark.parametrize("given", ["", "5"])
+def test_workers_share_the_cores(launch, given):
+    say = "print('threads', os.environ['TF_NUM_INTRAOP_THREADS']); leave()"
+    job = launch(say, say, settings={"TF_NUM_INTRAOP_THREADS": given})
+    code, out, _ = _finish(job)
+    expected = given or max(1, len(os.sched_getaffinity(0)) // 2)
+    assert code == 0
+    assert out.count(f"threads {expected}\n") == 2
+
+
 def test_a_killed_worker_is_named_and_ends_the_job(launch):
     start = time.monotonic()
     code, _, err = _finish(launch("wait_for_ever()", "kill()"))
