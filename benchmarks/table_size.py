@@ -165,15 +165,16 @@ def plot(rows, path):
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
-    for axis, column in zip(axes, ("step_ms", "worker_gib"), strict=True):
+    named = {"step_ms": "step (ms)", "worker_gib": "memory of a worker (GiB)"}
+    for axis, (column, name) in zip(axes, named.items(), strict=True):
         for home in WORKERS:
             mine = [row for row in rows if row["system"] == home]
             axis.plot(
                 [row["rows"] for row in mine], [row[column] for row in mine],
                 marker="o", label=home,
             )  # fmt: skip
-        axis.set(xscale="log", yscale="log", xlabel="rows")
-        axis.set_ylabel(column.replace("_", " "))
+        axis.set(xscale="log", xlabel="rows", ylabel=name)
+        axis.set_ylim(bottom=0)
         axis.grid(alpha=0.3)
     axes[0].legend()
     path.parent.mkdir(parents=True, exist_ok=True)
