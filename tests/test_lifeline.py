@@ -62,6 +62,43 @@ def test_members_are_welcomed_and_the_end_comes_when_all_workers_left(
     assert server.lost is None
 
 
+def test_why_a_process_stops_is_said_before_anything_that_follows(
+    start_coordinator, monkeypatch
+):
+    class Slow:
+        """A terminal to which the first line takes its time."""
+
+        def __init__(self):
+            self.lines, self.may_end = [], threading.Event()
+            self.began = threading.Event()
+
+        def write(self, text):
+            self.began.set()
+            assert self.may_end.wait(5.0)
+            self.lines.append(text)
+
+        def flush(self):
+            pass
+
+    member = _join(start_coordinator(), 0)
+    failure = Failure("worker", 1, "died", "signal 9", 12)
+    slow = Slow()
+    monkeypatch.setattr(sys, "stderr", slow)
+    # The thread that hears the news, and the main thread, whose exception follows.
+    threads = [
+        threading.Thread(target=member.announce, args=(failure,)) for _ in range(2)
+    ]
+    threads[0].start()
+    assert slow.began.wait(5.0)
+    threads[1].start()
+    threads[1].join(0.1)
+    assert threads[1].is_alive()
+    slow.may_end.set()
+    for thread in threads:
+        thread.join(5.0)
+    assert len(slow.lines) == 1
+
+
 def test_steps_and_places_reach_the_coordinator(start_coordinator):
     coordinator = start_coordinator()
     member = _join(coordinator, 3, info={"gpu": "none"})

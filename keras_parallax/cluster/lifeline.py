@@ -86,6 +86,7 @@ class Member:
         self._left = False
         self._failed = False
         self._announced = False
+        self._announcing = threading.Lock()
         self._lock = threading.Lock()
         self._thread = threading.Thread(
             target=self._run, name="keras-parallax-lifeline", daemon=True
@@ -233,9 +234,11 @@ class Member:
 
     def announce(self, failure: Failure) -> None:
         """Prints, once in the life of the process, why it stops."""
-        with self._lock:
-            announced, self._announced = self._announced, True
-        if not announced:
+        # Whoever comes second goes on when the line is there, and not before.
+        with self._announcing:
+            if self._announced:
+                return
+            self._announced = True
             name = process_name(self.role, self.index)
             # Whoever read the output may be gone as well.
             with contextlib.suppress(OSError, ValueError):
