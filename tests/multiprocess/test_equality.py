@@ -12,7 +12,8 @@ from tests.multiprocess.harness import run_job
 pytestmark = pytest.mark.multiprocess
 
 OPTIMIZERS = ("sgd", "momentum", "adagrad", "ftrl")
-CLIPPED = ("clipvalue", "clipnorm", "global_clipnorm")
+# `clipnorm` is another bound on the same sums: it is tried in one job.
+CLIPPED = ("clipvalue", "global_clipnorm")
 JOBS = [
     pytest.param(1, 0, "in_process", OPTIMIZERS, id="in-process"),
     pytest.param(1, 1, "dedicated", OPTIMIZERS, id="1-worker-1-server"),
