@@ -17,10 +17,11 @@ import importlib.metadata
 import json
 import math
 import operator
-import os
 import pathlib
 import platform
 import statistics
+
+from keras_parallax.cluster.threads import usable_cores
 
 PACKAGES = ("keras_parallax", "tensorflow", "keras", "horovod", "numpy")
 
@@ -201,13 +202,6 @@ def machine():
         lines = []
     models = [line.split(":", 1)[1].strip() for line in lines if "model name" in line]
     return {"cpu": (models or [platform.processor()])[0], "cores": usable_cores()}
-
-
-def usable_cores():
-    """Returns the number of cores that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count()
 
 
 def versions():

@@ -104,6 +104,16 @@ def doubling(table, exact=False):
     return update
 
 
+def contributions(seat, tables):
+    """What this worker contributes to tables, as pushes; in the graph."""
+    pushes = []
+    for table in tables:
+        ids, gradients = seat.contribution(seat.job.rank, table.spec.row_shape)
+        ids = tf.constant(ids, table.spec.id_dtype)
+        pushes.append(Push(table, ids, tf.constant(gradients), doubling(table)))
+    return pushes
+
+
 def push(seat, table, update, ids, gradients):
     """Pushes in a graph, as a training step does."""
     ids = tf.constant(ids, table.spec.id_dtype)
@@ -195,12 +205,7 @@ def check_several_tables_are_pushed_at_once(seat):
 
     @tf.function(autograph=False)
     def step():
-        pushes = []
-        for table in tables:
-            shape = table.spec.row_shape
-            ids, gradients = seat.contribution(seat.job.rank, shape)
-            ids = tf.constant(ids, table.spec.id_dtype)
-            pushes.append(Push(table, ids, tf.constant(gradients), doubling(table)))
+        pushes = contributions(seat, tables)
         with seat.step():
             pushed = seat.home.push(pushes)
         with tf.control_dependencies([pushed]):
@@ -221,11 +226,7 @@ def check_sums_are_known_before_rows_are_updated(seat):
 
     @tf.function(autograph=False)
     def step():
-        pushes = []
-        for table, shape in zip(tables, shapes, strict=True):
-            ids, gradients = seat.contribution(seat.job.rank, shape)
-            ids = tf.constant(ids, table.spec.id_dtype)
-            pushes.append(Push(table, ids, tf.constant(gradients), doubling(table)))
+        pushes = contributions(seat, tables)
         with seat.step():
             sums = seat.home.sum(pushes)
             squares = sums.squares()

@@ -26,6 +26,7 @@ import tempfile
 from collections.abc import Callable
 
 from keras_parallax.cache import cache_dir
+from keras_parallax.cluster.threads import usable_cores
 from keras_parallax.versions import TENSORFLOW_DISTRIBUTIONS, installed_version
 
 HOROVOD_VERSION = "0.28.1"
@@ -156,7 +157,7 @@ def build_environment() -> dict[str, str]:
     # holds that make's own options, and Horovod would then compile one file at a
     # time; without it, eight at a time, however small the machine.
     env["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), env["PATH"]])
-    env["MAKEFLAGS"] = f"-j{min(8, len(os.sched_getaffinity(0)))}"
+    env["MAKEFLAGS"] = f"-j{min(8, usable_cores())}"
     return env
 
 

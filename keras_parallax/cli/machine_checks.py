@@ -23,6 +23,7 @@ from keras_parallax import versions
 from keras_parallax.cache import cache_dir
 from keras_parallax.cli.findings import ERROR, OK, WARNING, Finding
 from keras_parallax.cluster.addresses import free_ports, resolve_host
+from keras_parallax.cluster.threads import usable_cores
 from keras_parallax.errors import ParallaxError
 from keras_parallax.servers.progress_line import in_words
 
@@ -325,7 +326,7 @@ def check_this_machines_memory() -> Finding:
     room = Room.of("/device:CPU:0")
     total = psutil.virtual_memory().total
     free = psutil.virtual_memory().available if room is None else room.free_bytes
-    return check_memory(free, total, len(os.sched_getaffinity(0)))
+    return check_memory(free, total, usable_cores())
 
 
 def check_memory(free_bytes: int, total_bytes: int, processors: int) -> Finding:

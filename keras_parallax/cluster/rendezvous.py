@@ -104,7 +104,7 @@ def horovod_missing(workers: int) -> ClusterError:
 
 
 def worker_environment(slot: Slot, rendezvous: str | None) -> dict[str, str]:
-    """The `HOROVOD_*` variables of one worker.
+    """The `HOROVOD_*` variables of one worker, and the number of its threads.
 
     Args:
         slot: The worker's place.

@@ -12,13 +12,16 @@ import os
 THREADS_VARIABLE = "TF_NUM_INTRAOP_THREADS"
 
 
+def usable_cores() -> int:
+    """Cores that this process may use: a container or a scheduler may give it few."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
 def share_of_cores(workers: int) -> int:
     """Threads for each of the workers of this machine, at least one.
 
     Args:
         workers: How many there are.
     """
-    # The cores that this process may use: a container or a scheduler may give fewer.
-    affinity = getattr(os, "sched_getaffinity", None)
-    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
-    return max(1, cores // workers)
+    return max(1, usable_cores() // workers)

@@ -18,7 +18,7 @@ import tensorflow as tf
 from keras_parallax.collectives.exchange import Group
 from keras_parallax.servers.home import Home, Pull, Push
 from keras_parallax.servers.storage import Storage, TableSpec
-from keras_parallax.servers.sums import Sums, in_order_of
+from keras_parallax.servers.sums import Sums
 from keras_parallax.servers.waves import Owners, Waves
 
 
@@ -65,18 +65,10 @@ class LocalAggregation(Home):
 
     def sum(self, contributions: Sequence[Push]) -> Sums:
         """See `Home.sum`."""
-        wave = self._waves.of(contributions)
-        unions = iter(wave.unions)
-        summed = []
-        for batch in wave.batches:
-            mine = wave.matching(batch, contributions)
-            received = batch.deliver([push.gradients for push in mine])
-            for push, gradients in zip(mine, received, strict=True):
-                storage, ids, slots = next(unions)
-                self._pushed[storage].assign_add(tf.size(ids, tf.int64))
-                total = tf.math.unsorted_segment_sum(gradients, slots, tf.size(ids))
-                summed.append(Push(storage, ids, total, push.update))
-        return self._home.sum(in_order_of(contributions, summed))
+        summed = self._waves.of(contributions).sum(contributions)
+        for push in summed:
+            self._pushed[push.storage].assign_add(tf.size(push.ids, tf.int64))
+        return self._home.sum(summed)
 
     def read_rows(self, storage: Storage, start: int, stop: int) -> np.ndarray:
         """See `Home.read_rows`."""

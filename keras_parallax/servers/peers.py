@@ -23,10 +23,9 @@ from keras_parallax.servers.home import (
     Push,
     fill_partitions,
     no_rows,
-    sum_by_row,
 )
 from keras_parallax.servers.storage import Partition, Storage, TableSpec
-from keras_parallax.servers.sums import Sums, SumsHere, in_order_of
+from keras_parallax.servers.sums import Sums, SumsHere
 from keras_parallax.servers.waves import Waves
 
 
@@ -84,19 +83,8 @@ class PeersHome(Home):
 
     def sum(self, contributions: Sequence[Push]) -> Sums:
         """See `Home.sum`."""
-        wave = self._waves.of(contributions)
-        summed = []
-        for batch in wave.batches:
-            mine = wave.matching(batch, contributions)
-            received = batch.deliver(
-                [self._wire.encode(push.gradients) for push in mine]
-            )
-            for push, ids, encoded in zip(mine, batch.ids, received, strict=True):
-                gradients = self._wire.decode(encoded, push.storage.spec.dtype)
-                ids, gradients = sum_by_row(ids, gradients)
-                summed.append(Push(push.storage, ids, gradients, push.update))
         return SumsHere(
-            in_order_of(contributions, summed),
+            self._waves.of(contributions).sum(contributions, self._wire),
             self._update,
             lambda squares: reduced(squares, "squares"),
         )

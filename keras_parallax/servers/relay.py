@@ -21,7 +21,6 @@ from keras_parallax.collectives.reduce import reduced
 from keras_parallax.collectives.wire import Wire
 from keras_parallax.servers.home import Pull, Push
 from keras_parallax.servers.storage import TableSpec
-from keras_parallax.servers.sums import in_order_of
 from keras_parallax.servers.waves import Waves
 
 Ask = Callable[[Sequence[Pull]], list[tf.Tensor]]
@@ -100,18 +99,7 @@ class Relay:
         Args:
             contributions: This worker's.
         """
-        wave = self._waves.of(contributions)
-        unions = iter(wave.unions)
-        summed = []
-        for batch in wave.batches:
-            mine = wave.matching(batch, contributions)
-            received = batch.deliver([self._wire.encode(p.gradients) for p in mine])
-            for push, encoded in zip(mine, received, strict=True):
-                storage, ids, slots = next(unions)
-                gradients = self._wire.decode(encoded, storage.spec.dtype)
-                total = tf.math.unsorted_segment_sum(gradients, slots, tf.size(ids))
-                summed.append(Push(storage, ids, total, push.update))
-        return in_order_of(contributions, summed)
+        return self._waves.of(contributions).sum(contributions, self._wire)
 
     def when_everyone_is_done(self, told: Sequence[tf.Tensor]) -> tf.Tensor:
         """What is there when the rows on all servers are updated.

@@ -120,9 +120,3 @@ def sum_of_squares(gradients: tf.Tensor) -> tf.Tensor:
 def times(gradients: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
     """The gradients times a number of another type."""
     return gradients * tf.cast(factor, gradients.dtype)
-
-
-def in_order_of(contributions: Sequence[Push], sums: Sequence[Push]) -> list[Push]:
-    """Sums, one for each contribution, in the order of these."""
-    of = {push.storage: push for push in sums}
-    return [of[contribution.storage] for contribution in contributions]

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from keras_parallax.collectives.exchange import Group, Route
 from keras_parallax.collectives.noted import Noted
+from keras_parallax.collectives.wire import Wire
 from keras_parallax.servers.home import Pull, Push
 from keras_parallax.servers.storage import Storage, TableSpec
 
@@ -137,12 +138,31 @@ class Wave:
             for c in contributions
         )
 
-    def matching(self, batch: Batch, contributions: Sequence[Push]) -> list[Push]:
-        """The contributions to the tables of a batch, in its order."""
-        return [
-            next(c for c in contributions if c.storage is storage)
-            for storage in batch.storages
-        ]
+    def sum(
+        self, contributions: Sequence[Push], wire: Wire | None = None
+    ) -> list[Push]:
+        """Sends gradients after the ids, and sums by row what is received.
+
+        Args:
+            contributions: This worker's, to the tables of the wave.
+            wire: The form in which gradients travel; their own if None.
+
+        Returns:
+            What all senders contribute, in the order of the contributions.
+        """
+        wire = wire or Wire()
+        of = {push.storage: push for push in contributions}
+        unions = iter(self.unions)
+        sums: dict[Storage, Push] = {}
+        for batch in self.batches:
+            mine = [of[storage] for storage in batch.storages]
+            received = batch.deliver([wire.encode(push.gradients) for push in mine])
+            for push, encoded in zip(mine, received, strict=True):
+                storage, ids, slots = next(unions)
+                gradients = wire.decode(encoded, storage.spec.dtype)
+                total = tf.math.unsorted_segment_sum(gradients, slots, tf.size(ids))
+                sums[storage] = Push(storage, ids, total, push.update)
+        return [sums[push.storage] for push in contributions]
 
 
 class Waves:
