@@ -94,6 +94,7 @@ $(VENV)/.package: setup.py keras_parallax/versions.py examples/requirements.txt 
 	  --no-deps --requirement examples/requirements.txt
 	@touch $@
 
-$(VENV)/.horovod: $(VENV)/.package keras_parallax/cli/build_horovod.py
+$(VENV)/.horovod: $(VENV)/.package keras_parallax/cli/build_horovod.py \
+    keras_parallax/cli/horovod_source.py
 	$(BIN)/python -m keras_parallax.cli.build_horovod
 	@touch $@

@@ -9,7 +9,7 @@ import types
 
 import pytest
 
-from keras_parallax.cli import build_horovod
+from keras_parallax.cli import build_horovod, horovod_source
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_wheels_are_kept_apart_by_what_they_are_built_for(cache, monkeypatch):
     python = f"cp{sys.version_info.major}{sys.version_info.minor}"
     assert for_cpu.parent == cache
     assert for_cpu.name.startswith(f"horovod-0.28.1-tensorflow-2.21.7-{python}-")
-    assert for_cpu.name.endswith(f"-edition{build_horovod.EDITION}-cpu")
+    assert for_cpu.name.endswith(f"-edition{horovod_source.EDITION}-cpu")
     monkeypatch.setenv("HOROVOD_GPU_OPERATIONS", "NCCL")
     assert build_horovod.cached_wheel_dir().name.endswith("-nccl")
 
@@ -87,61 +87,6 @@ def test_a_folder_that_the_build_cannot_take_is_refused(monkeypatch):
     monkeypatch.setattr("sysconfig.get_path", lambda name: "/my projects/.venv/lib")
     with pytest.raises(build_horovod.BuildError, match="'/my projects/.venv/lib'"):
         build_horovod.check_folder()
-
-
-def test_only_the_unbuildable_source_is_dropped(tmp_path):
-    path = tmp_path / build_horovod.CMAKE_LIST
-    path.parent.mkdir(parents=True)
-    path.write_text("list(a\n  mpi_ops.cc\n  xla_mpi_ops.cc\n  gpu.cc\n)\n")
-    build_horovod.drop_unbuildable_source(tmp_path)
-    assert path.read_text() == "list(a\n  mpi_ops.cc\n  gpu.cc\n)\n"
-
-
-EXCHANGE = """\
-  for (int i = 1; i < worldSize; i++) {
-    int sendRank = (myRank + i) % worldSize;
-    int recvRank = (myRank + worldSize - i) % worldSize;
-    in->send(sendRank, a, b);
-    out->recv(
-        recvRank, c, d);
-  }
-
-  for (int i = 1; i < worldSize; i++) {
-    in->waitSend(opts.timeout);
-    out->waitRecv(opts.timeout);
-  }
-"""
-
-
-def test_an_exchange_receives_before_it_sends(tmp_path):
-    path = tmp_path / build_horovod.ALL_TO_ALL
-    path.parent.mkdir(parents=True)
-    path.write_text(EXCHANGE)
-    build_horovod.receive_before_sending(tmp_path)
-    changed = path.read_text()
-    assert changed.count("out->recv(") == 1
-    assert changed.index("out->recv(") < changed.index("in->send(")
-    assert changed.count("for (") == 3
-    assert changed.count("{") == changed.count("}")
-    assert changed.endswith(EXCHANGE[EXCHANGE.index("\n\n") :])
-
-
-@pytest.mark.parametrize("text", [None, "", EXCHANGE + EXCHANGE])
-def test_another_exchange_is_refused(tmp_path, text):
-    if text is not None:
-        path = tmp_path / build_horovod.ALL_TO_ALL
-        path.parent.mkdir(parents=True)
-        path.write_text(text)
-    with pytest.raises(build_horovod.BuildError, match="alltoallv.cc"):
-        build_horovod.receive_before_sending(tmp_path)
-
-
-def test_another_source_release_is_refused(tmp_path):
-    path = tmp_path / build_horovod.CMAKE_LIST
-    path.parent.mkdir(parents=True)
-    path.write_text("list(a mpi_ops.cc)\n")
-    with pytest.raises(build_horovod.BuildError, match="xla_mpi_ops.cc"):
-        build_horovod.drop_unbuildable_source(tmp_path)
 
 
 def test_missing_tensorflow_is_said(monkeypatch):

@@ -1,11 +1,8 @@
 """Builds Horovod for the TensorFlow that is installed.
 
-Horovod's last release, 0.28.1, names a source file in its CMake list that
-includes TensorFlow headers which have since moved. Nothing here needs that
-file (it serves XLA on MPI), so its line is dropped before the build. And the
-all-to-all of Gloo, by which rows travel, is made to use both directions of a
-connection at once. The wheel is kept in a cache, keyed by the versions of Horovod,
-TensorFlow and Python: the second installation takes seconds.
+Its source is changed a little before the build (`horovod_source` says how and why).
+The wheel is kept in a cache, keyed by the versions of Horovod, TensorFlow and Python:
+the second installation takes seconds.
 
 TensorFlow is not imported here: the compilation does that, in a process of its own.
 """
@@ -16,7 +13,6 @@ import json
 import os
 import pathlib
 import platform
-import re
 import shlex
 import shutil
 import subprocess
@@ -26,12 +22,10 @@ import tempfile
 from collections.abc import Callable
 
 from keras_parallax.cache import cache_dir
+from keras_parallax.cli import horovod_source
+from keras_parallax.cli.horovod_source import HOROVOD_VERSION
 from keras_parallax.cluster.threads import usable_cores
 from keras_parallax.versions import TENSORFLOW_DISTRIBUTIONS, installed_version
-
-HOROVOD_VERSION = "0.28.1"
-# Counts what is changed in its source: wheels that were built before are not used.
-EDITION = 2
 
 # What the build imports or runs: pip is told not to isolate it, because it has
 # to see the TensorFlow that is installed here. CMake 4 refuses the CMake lists
@@ -42,13 +36,6 @@ BUILD_REQUIREMENTS = ("setuptools>=70.1", "packaging", "cmake>=3.13,<4")
 # What Horovod imports at run time on Gloo. Its launcher imports `distutils`,
 # which since Python 3.12 only setuptools provides.
 RUN_REQUIREMENTS = ("cloudpickle", "packaging", "psutil", "pyyaml", "setuptools")
-
-CMAKE_LIST = "horovod/tensorflow/CMakeLists.txt"
-UNBUILDABLE_SOURCE = "xla_mpi_ops.cc"
-
-ALL_TO_ALL = "third_party/gloo/gloo/alltoallv.cc"
-_RECEIVE = re.compile(r" *out->recv\([^;]*\);\n")
-_FIRST_LOOP = re.compile(r"( *for \([^{]*\{\n)(?=[^}]*in->send\()")
 
 
 class BuildError(RuntimeError):
@@ -74,7 +61,7 @@ def cached_wheel_dir() -> pathlib.Path:
     key = (
         f"horovod-{HOROVOD_VERSION}-tensorflow-{tensorflow_version()}"
         f"-cp{sys.version_info[0]}{sys.version_info[1]}"
-        f"-{platform.machine()}-edition{EDITION}-{operations}"
+        f"-{platform.machine()}-edition{horovod_source.EDITION}-{operations}"
     )
     return cache_dir() / key
 
@@ -104,43 +91,6 @@ def check_folder() -> None:
             "quotes, and cannot be used where its path contains a space. Received: "
             f"{folder!r}. Make the virtual environment in a folder without one."
         )
-
-
-def drop_unbuildable_source(source: pathlib.Path) -> None:
-    """Removes the line of the CMake list that names the source we cannot build."""
-    path = source / CMAKE_LIST
-    lines = path.read_text().splitlines(keepends=True)
-    kept = [line for line in lines if UNBUILDABLE_SOURCE not in line]
-    if len(kept) == len(lines):
-        raise _unknown_source(f"a line naming {UNBUILDABLE_SOURCE}", CMAKE_LIST)
-    path.write_text("".join(kept))
-
-
-def receive_before_sending(source: pathlib.Path) -> None:
-    """Makes the all-to-all of Gloo say what it can receive before it sends anything.
-
-    A worker sends to another once that has said that it can receive, and does so over
-    the connection that it sends its own data by. Where it speaks after it has begun to
-    send, it is heard when all of that has arrived: each pair of workers uses one
-    direction after the other, and an exchange takes 1.6 times as long as it has to.
-    """
-    path = source / ALL_TO_ALL
-    text = path.read_text() if path.exists() else ""
-    receive = _RECEIVE.findall(text)
-    loop = _FIRST_LOOP.findall(text)
-    if len(receive) != 1 or len(loop) != 1:
-        raise _unknown_source("one loop that sends and receives", ALL_TO_ALL)
-    peer = "    int recvRank = (myRank + worldSize - i) % worldSize;\n"
-    first = f"{loop[0]}{peer}{receive[0]}  }}\n"
-    text = _RECEIVE.sub("", text)
-    path.write_text(_FIRST_LOOP.sub(lambda found: first + found[1], text))
-
-
-def _unknown_source(expected: str, path: str) -> BuildError:
-    return BuildError(
-        f"Expected {expected} in {path} of Horovod {HOROVOD_VERSION}, found none: "
-        "this is not the source release that keras-parallax knows how to build."
-    )
 
 
 def build_environment() -> dict[str, str]:
@@ -196,8 +146,10 @@ def build_wheel(destination: pathlib.Path) -> pathlib.Path:
         archive = next(pathlib.Path(scratch).glob("horovod-*.tar.gz"))
         shutil.unpack_archive(archive, scratch)
         source = pathlib.Path(scratch) / f"horovod-{HOROVOD_VERSION}"
-        drop_unbuildable_source(source)
-        receive_before_sending(source)
+        try:
+            horovod_source.change(source)
+        except horovod_source.UnknownSource as error:
+            raise BuildError(str(error)) from None
         options = ("--no-deps", "--no-build-isolation", "--wheel-dir", scratch)
         _pip("wheel", *options, str(source), env=build_environment())
         destination.mkdir(parents=True, exist_ok=True)

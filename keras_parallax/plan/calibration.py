@@ -38,7 +38,7 @@ MEASURE = "measure"
 #: What is taken where nothing can be measured: one worker.
 ALONE = Network(bandwidth_bytes_per_s=1.25e9)
 
-_VERSION = 2
+_VERSION = 3
 _SMALL_REPEATS = 8
 _LARGE_REPEATS = 2
 _FIRST_BYTES = 256 << 10

@@ -63,6 +63,10 @@ def test_a_step_reduces_nothing_but_gradients(results):
     assert results[0]["fit"]["operations"]["mean"] == 2
 
 
+def test_messages_of_all_sizes_arrive_as_they_were_sent(results):
+    assert [result["messages"] for result in results] == ["all as sent"] * len(results)
+
+
 def test_the_time_of_several_buckets_adds_up(results):
     for result in results:
         timed = result["timed"]

@@ -10,6 +10,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 
 import harness
 import keras
+import messages
 import numpy as np
 import tensorflow as tf
 
@@ -156,5 +157,9 @@ result |= {"averages": train("averages")}
 result |= {
     f"{how} at once": train(how, at_once=True) for how in ("fit", "loop", "buckets")
 }
-result |= {"statistics": statistics(), "timed": timed()}
+result |= {
+    "statistics": statistics(),
+    "timed": timed(),
+    "messages": messages.check(strategy),
+}
 harness.write_result(folder, rank, result)

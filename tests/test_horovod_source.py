@@ -1,0 +1,138 @@
+import pytest
+
+from keras_parallax.cli import horovod_source
+
+
+def test_only_the_unbuildable_source_is_dropped(tmp_path):
+    path = tmp_path / horovod_source.CMAKE_LIST
+    path.parent.mkdir(parents=True)
+    path.write_text("list(a\n  mpi_ops.cc\n  xla_mpi_ops.cc\n  gpu.cc\n)\n")
+    horovod_source.drop_unbuildable_source(tmp_path)
+    assert path.read_text() == "list(a\n  mpi_ops.cc\n  gpu.cc\n)\n"
+
+
+EXCHANGE = """\
+  for (int i = 1; i < worldSize; i++) {
+    int sendRank = (myRank + i) % worldSize;
+    int recvRank = (myRank + worldSize - i) % worldSize;
+    in->send(sendRank, a, b);
+    out->recv(
+        recvRank, c, d);
+  }
+
+  for (int i = 1; i < worldSize; i++) {
+    in->waitSend(opts.timeout);
+    out->waitRecv(opts.timeout);
+  }
+"""
+
+
+def test_an_exchange_receives_before_it_sends(tmp_path):
+    path = tmp_path / horovod_source.ALL_TO_ALL
+    path.parent.mkdir(parents=True)
+    path.write_text(EXCHANGE)
+    horovod_source.receive_before_sending(tmp_path)
+    changed = path.read_text()
+    assert changed.count("out->recv(") == 1
+    assert changed.index("out->recv(") < changed.index("in->send(")
+    assert changed.count("for (") == 3
+    assert changed.count("{") == changed.count("}")
+    assert changed.endswith(EXCHANGE[EXCHANGE.index("\n\n") :])
+
+
+@pytest.mark.parametrize("text", [None, "", EXCHANGE + EXCHANGE])
+def test_another_exchange_is_refused(tmp_path, text):
+    if text is not None:
+        path = tmp_path / horovod_source.ALL_TO_ALL
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+    with pytest.raises(horovod_source.UnknownSource, match="alltoallv.cc"):
+        horovod_source.receive_before_sending(tmp_path)
+
+
+def test_another_source_release_is_refused(tmp_path):
+    path = tmp_path / horovod_source.CMAKE_LIST
+    path.parent.mkdir(parents=True)
+    path.write_text("list(a mpi_ops.cc)\n")
+    with pytest.raises(horovod_source.UnknownSource, match="xla_mpi_ops.cc"):
+        horovod_source.drop_unbuildable_source(tmp_path)
+
+
+HEADER = """\
+  Buffer* buf = nullptr;
+  WeakNonOwningPtr<UnboundBuffer> ubuf;
+  std::unordered_map<uint64_t, std::deque<UnboundBufferOp>> localPendingRecv_;
+"""
+
+PAIR = """\
+constexpr size_t kMaxRecvBufferSize = 32 * 1024 * 1024;
+
+ssize_t Pair::prepareRead() {
+  if (opcode == Op::SEND_UNBOUND_BUFFER) {
+    if (!op.ubuf) {
+      auto it = localPendingRecv_.find(op.preamble.slot);
+    }
+  }
+}
+
+void Pair::readComplete() {
+    case Op::SEND_UNBOUND_BUFFER:
+      // Remote side is sending data to unbound buffer; trigger completion
+      buf->handleRecvCompletion(this->rank_);
+}
+
+void Pair::handleRemotePendingRecv(const Op& op) {
+    GLOO_ENFORCE(!queue.empty());
+    WeakNonOwningPtr<UnboundBuffer> buf;
+    std::tie(buf) = queue.front();
+    queue.pop_front();
+    if (queue.empty()) {
+      localPendingSend_.erase(it);
+    }
+    sendUnboundBuffer(std::move(buf), slot, offset, nbytes);
+}
+
+void Pair::send() {
+  throwIfException();
+  // Execute this send if there is a remote pending receive.
+  sendNotifySendReady(slot, nbytes);
+}
+
+void Pair::recv() {
+  throwIfException();
+  // If this recv happens before the send notification,
+  mutator.pushExpectedSendNotification();
+}
+"""
+
+
+@pytest.fixture
+def pair(tmp_path):
+    """Where one end of a connection is written down, with what is changed in it."""
+    for name, text in (
+        (horovod_source.PAIR, PAIR),
+        (horovod_source.PAIR_HEADER, HEADER),
+    ):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return tmp_path
+
+
+def test_small_messages_ask_for_nothing(pair):
+    horovod_source.send_small_messages_at_once(pair)
+    changed = (pair / horovod_source.PAIR).read_text()
+    assert "sendNotifySendReady" not in changed
+    assert "pushExpectedSendNotification" not in changed
+    assert changed.count("throwIfException();\n") == 2
+    assert changed.count("nbytes <= kSmallMessage") == 1
+    assert changed.count("nbytes > kSmallMessage") == 1
+    for bracket, other in ("{}", "()"):
+        assert changed.count(bracket) == changed.count(other)
+
+
+@pytest.mark.parametrize("name", [horovod_source.PAIR, horovod_source.PAIR_HEADER])
+def test_another_transport_is_refused(pair, name):
+    (pair / name).write_text("")
+    with pytest.raises(horovod_source.UnknownSource, match=name):
+        horovod_source.send_small_messages_at_once(pair)
