@@ -224,7 +224,7 @@ def send_small_messages_at_once(source: pathlib.Path) -> None:
         path = source / name
         text = path.read_text() if path.exists() else ""
         for pattern, by in changes:
-            text, count = re.subn(pattern, lambda found, by=by: by, text)
-            if count != 1:
+            if len(re.findall(pattern, text)) != 1:
                 raise UnknownSource(f"one place like {pattern!r}", name)
+            text = re.sub(pattern, by, text)
         path.write_text(text)
