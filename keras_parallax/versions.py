@@ -131,3 +131,11 @@ def horovod_or_explain() -> ModuleType:
             "`keras-parallax build-horovod`, which builds it once and takes a "
             "few minutes."
         ) from error
+
+
+def takes_expected_splits() -> bool:
+    """Whether the installed Horovod may be told what an all-to-all will receive.
+
+    That which `keras-parallax build-horovod` builds may; the wheel says so.
+    """
+    return hasattr(importlib.import_module("horovod"), "keras_parallax_edition")

@@ -136,3 +136,52 @@ def test_another_transport_is_refused(pair, name):
     (pair / name).write_text("")
     with pytest.raises(horovod_source.UnknownSource, match=name):
         horovod_source.send_small_messages_at_once(pair)
+
+
+ENQUEUE = """\
+  } else if (splits_first_dim == world_size) {
+    auto sum = std::accumulate(splits_data, splits_data + splits_first_dim, 0);
+"""
+OPERATION = """\
+    process_set.controller->AlltoallGetRecvSplits(splits, recvsplits);
+"""
+
+
+@pytest.fixture
+def horovod(tmp_path):
+    """What of Horovod is about splits."""
+    texts = {
+        horovod_source.ENQUEUE: ENQUEUE,
+        horovod_source.INIT: "__version__ = '0.28.1'\n",
+    }
+    for name in horovod_source.OPERATIONS:
+        texts[name] = OPERATION
+    for name, text in texts.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return tmp_path
+
+
+def test_splits_that_are_expected_are_taken(horovod):
+    horovod_source.take_expected_splits(horovod)
+    assert (
+        "|| splits_first_dim == 2 * world_size)"
+        in (horovod / horovod_source.ENQUEUE).read_text()
+    )
+    for name in horovod_source.OPERATIONS:
+        changed = (horovod / name).read_text()
+        assert "recvsplits.assign(splits.begin() + world_size" in changed
+        assert OPERATION.strip() in changed
+    edition = f"keras_parallax_edition = {horovod_source.EDITION}\n"
+    assert (horovod / horovod_source.INIT).read_text().endswith(edition)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [horovod_source.ENQUEUE, *horovod_source.OPERATIONS, horovod_source.INIT],
+)
+def test_another_horovod_is_refused(horovod, name):
+    (horovod / name).write_text("")
+    with pytest.raises(horovod_source.UnknownSource, match=name):
+        horovod_source.take_expected_splits(horovod)

@@ -4,9 +4,9 @@ Horovod's last release, 0.28.1, names a source file in its CMake list that
 includes TensorFlow headers which have since moved. Nothing here needs that
 file (it serves XLA on MPI), so its line is dropped.
 
-Gloo, by which rows and gradients travel, is made to exchange them in the time
-and with the bytes that the network needs: see `receive_before_sending` and
-`send_small_messages_at_once`.
+Rows and gradients are made to travel in the time and with the bytes that the network
+needs: see `receive_before_sending` and `send_small_messages_at_once`, of Gloo, and
+`take_expected_splits`, of Horovod.
 """
 
 import pathlib
@@ -14,7 +14,7 @@ import re
 
 HOROVOD_VERSION = "0.28.1"
 # Counts what is changed here: wheels that were built before are not used.
-EDITION = 3
+EDITION = 4
 
 CMAKE_LIST = "horovod/tensorflow/CMakeLists.txt"
 UNBUILDABLE_SOURCE = "xla_mpi_ops.cc"
@@ -22,6 +22,13 @@ UNBUILDABLE_SOURCE = "xla_mpi_ops.cc"
 ALL_TO_ALL = "third_party/gloo/gloo/alltoallv.cc"
 _RECEIVE = re.compile(r" *out->recv\([^;]*\);\n")
 _FIRST_LOOP = re.compile(r"( *for \([^{]*\{\n)(?=[^}]*in->send\()")
+
+INIT = "horovod/__init__.py"
+ENQUEUE = "horovod/common/operations.cc"
+OPERATIONS = (
+    "horovod/common/ops/collective_operations.h",
+    "horovod/common/ops/nccl_operations.h",
+)
 
 PAIR = "third_party/gloo/gloo/transport/tcp/pair.cc"
 PAIR_HEADER = "third_party/gloo/gloo/transport/tcp/pair.h"
@@ -172,6 +179,7 @@ def change(source: pathlib.Path) -> None:
     drop_unbuildable_source(source)
     receive_before_sending(source)
     send_small_messages_at_once(source)
+    take_expected_splits(source)
 
 
 def drop_unbuildable_source(source: pathlib.Path) -> None:
@@ -220,11 +228,46 @@ def send_small_messages_at_once(source: pathlib.Path) -> None:
     large one that waits. The sender's notice is dropped for large messages, too: it
     serves receiving from whoever sends first, which no collective does.
     """
-    for name, changes in ((PAIR_HEADER, _HEADER_CHANGES), (PAIR, _PAIR_CHANGES)):
-        path = source / name
-        text = path.read_text() if path.exists() else ""
-        for pattern, by in changes:
-            if len(re.findall(pattern, text)) != 1:
-                raise UnknownSource(f"one place like {pattern!r}", name)
-            text = re.sub(pattern, by, text)
-        path.write_text(text)
+    _replace(source, PAIR_HEADER, _HEADER_CHANGES)
+    _replace(source, PAIR, _PAIR_CHANGES)
+
+
+def take_expected_splits(source: pathlib.Path) -> None:
+    """Lets a worker say how many rows of an all-to-all it expects of each other.
+
+    Horovod precedes each all-to-all by another, by which workers tell each other how
+    many rows they send. Of an answer both ends know it: as many rows come back as ids
+    were sent. So `splits` may have twice as many entries as there are workers, the
+    second half being what is received, and then nothing precedes. All workers must
+    call it alike. `horovod.keras_parallax_edition` says that it may be done.
+    """
+    enough = r"(?<=else if \()splits_first_dim == world_size(?=\) \{\n)"
+    either = "splits_first_dim == world_size || splits_first_dim == 2 * world_size"
+    total = r"(?<=std::accumulate\(splits_data, splits_data \+ )splits_first_dim(?=, 0)"
+    _replace(source, ENQUEUE, ((enough, either), (total, "world_size")))
+    ask = r"    process_set\.controller->AlltoallGetRecvSplits\(splits, recvsplits\);\n"
+    unless_known = """\
+    if (splits.size() == 2 * (size_t)world_size) {
+      recvsplits.assign(splits.begin() + world_size, splits.end());
+    } else {
+      process_set.controller->AlltoallGetRecvSplits(splits, recvsplits);
+    }
+"""
+    for name in OPERATIONS:
+        _replace(source, name, ((ask, unless_known),))
+    version = rf"__version__ = '{re.escape(HOROVOD_VERSION)}'\n"
+    marked = f"__version__ = '{HOROVOD_VERSION}'\nkeras_parallax_edition = {EDITION}\n"
+    _replace(source, INIT, ((version, marked),))
+
+
+def _replace(
+    source: pathlib.Path, name: str, changes: tuple[tuple[str, str], ...]
+) -> None:
+    """Replaces, in a file, what is found exactly once of each pattern."""
+    path = source / name
+    text = path.read_text() if path.exists() else ""
+    for pattern, by in changes:
+        if len(re.findall(pattern, text)) != 1:
+            raise UnknownSource(f"one place like {pattern!r}", name)
+        text = re.sub(pattern, by, text)
+    path.write_text(text)

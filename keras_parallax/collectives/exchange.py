@@ -1,7 +1,8 @@
 """Values to the workers that they belong to, and the answers back.
 
 One all-to-all carries the keys; whatever is said about the keys afterwards, rows
-back or gradients forth, travels by the same routes.
+back or gradients forth, travels by the same routes, of which both ends know how many
+go by each.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from keras_parallax.collectives.operations import (
     unfolded,
 )
 from keras_parallax.collectives.steady import padded
+from keras_parallax.versions import takes_expected_splits
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -41,13 +43,15 @@ class Group:
     process_set: object | None = None
 
     def all_to_all(
-        self, values: tf.Tensor, counts: tf.Tensor
+        self, values: tf.Tensor, counts: tf.Tensor, expected: tf.Tensor | None = None
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Sends pieces of `values` to the workers, in order.
 
         Args:
             values: `(n, ...)`.
             counts: How many of them each worker gets, `(size,)`, int32.
+            expected: How many each worker sends here, `(size,)`, int32, where all
+                workers know that: it spares them telling each other.
 
         Returns:
             What the workers have sent here, in order of sender, and how many
@@ -55,13 +59,16 @@ class Group:
         """
         import horovod.tensorflow as hvd
 
-        received, received_counts = hvd.alltoall(
+        known = expected is not None and takes_expected_splits()
+        splits = tf.concat([counts, expected], 0) if known else counts
+        received, told = hvd.alltoall(
             padded(unfolded(as_bits(values))),
-            splits=unfolded(counts),
+            splits=unfolded(splits),
             name=operation_name(f"exchange_{self.name}"),
             ignore_name_scope=True,
             process_set=self.process_set or hvd.global_process_set,
         )
+        received_counts = told if expected is None else expected
         received = from_bits(received, values.dtype)
         received = tf.ensure_shape(received, (None, *values.shape[1:]))
         # TensorFlow drops an exchange of whose result this worker makes no use, and
@@ -138,7 +145,9 @@ class Route:
         Returns:
             In the order of the keys received, `(m, ...)`.
         """
-        received, _ = self.group.all_to_all(tf.gather(values, self.order), self.counts)
+        received, _ = self.group.all_to_all(
+            tf.gather(values, self.order), self.counts, self.received_counts
+        )
         return received
 
     def reply(self, values: tf.Tensor) -> tf.Tensor:
@@ -150,7 +159,7 @@ class Route:
         Returns:
             In the order of this worker's keys, `(n, ...)`.
         """
-        answers, _ = self.group.all_to_all(values, self.received_counts)
+        answers, _ = self.group.all_to_all(values, self.received_counts, self.counts)
         return tf.gather(answers, tf.math.invert_permutation(self.order))
 
     def only(self, sent: tuple[tf.Tensor, tf.Tensor], received: tf.Tensor) -> Route:
