@@ -46,6 +46,19 @@ def test_blocks_of_any_size_fill_each_row_once(block, row_shape, monkeypatch):
     assert_numbered(InProcessHome("/CPU:0").allocate(spec, None, numbered(spec)))
 
 
+@pytest.mark.parametrize(("num_rows", "traced"), [(14, False), (15, True)])
+def test_what_is_one_block_is_drawn_without_tracing(num_rows, traced, monkeypatch):
+    monkeypatch.setattr(filling, "BLOCK_ELEMENTS", 21)
+    spec, eager = spec_of(num_rows, (3,), num_partitions=2), []
+
+    def rows(ids):
+        eager.append(tf.executing_eagerly())
+        return numbered(spec)(ids)
+
+    assert_numbered(InProcessHome("/CPU:0").allocate(spec, None, rows))
+    assert (False in eager) == traced
+
+
 def test_a_table_of_scalars():
     spec = spec_of(23, (), num_partitions=2)
     home = InProcessHome("/CPU:0")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_parallax.servers import storage
+from keras_parallax.servers import filling, storage
 from keras_parallax.servers.home import partitioning_of
 from keras_parallax.servers.in_process import InProcessHome
 from keras_parallax.servers.storage import Partition, TableSpec
@@ -83,6 +83,7 @@ def test_destroyed_rows_are_gone():
 @pytest.mark.parametrize("num_partitions", [1, 3])
 def test_filling_in_pieces_gives_each_row_its_own(monkeypatch, num_partitions):
     monkeypatch.setattr(storage, "PIECE_BYTES", 30)
+    monkeypatch.setattr(filling, "BLOCK_ELEMENTS", 3)
     spec = spec_of(num_partitions=num_partitions)
     asked = []
 

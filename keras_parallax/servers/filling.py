@@ -31,7 +31,7 @@ def fill_partitions(
         storage: The table's rows.
         mine: Partitions that this worker is to fill.
         constant: Initial value of all elements, or None for zeros.
-        initial_rows: `(row ids) -> rows`, in the graph: it runs on the device of
+        initial_rows: `(row ids) -> rows`, of operations that run on the device of
             the partition, so no row is sent. None leaves the constant.
     """
     for index in mine:
@@ -65,32 +65,51 @@ def _fill(
 ) -> None:
     spec, partition = storage.spec, storage.partitions[index]
     partitioning = Partitioning(spec.num_rows, spec.num_partitions)
-    write = _writer(partition, initial_rows)
+    block = max(1, BLOCK_ELEMENTS // max(1, math.prod(partition.row_shape)))
+    # Most of a recommender's tables are small: to trace a function for each takes
+    # longer than to draw them.
+    if partition.num_rows <= block:
+        write = _writer(partition, initial_rows)
+    else:
+        write = _writer_in_blocks(partition, initial_rows, block)
     for start, stop in partition.pieces(0, partition.num_rows):
         rows = partitioning.rows(index, start, stop)
-        write(
-            *(
-                tf.constant(number, tf.int64)
-                for number in (rows[0], rows.step, start, len(rows))
-            )
-        )
+        with tf.init_scope(), tf.device(partition.device):
+            numbers = (rows[0], rows.step, start, len(rows))
+            write(*(tf.constant(number, tf.int64) for number in numbers))
         line.add(len(rows))
     partition.wait()
 
 
 def _writer(partition: Partition, initial_rows: Callable) -> Callable:
-    """Writes initial rows: `(first row, step, first place, count)`, all int64.
+    """Writes initial rows: `(first row, step, first place, stop, start=0)`, all int64.
+
+    Of the rows that begin with the first and are a step apart, it writes the numbers
+    `start` to `stop`.
+    """
+
+    def write(first, step, place, stop, start=0):
+        numbers = tf.range(tf.cast(start, tf.int64), stop)
+        rows = initial_rows(first + step * numbers)
+        return partition.scatter(place + numbers, rows)
+
+    return write
+
+
+def _writer_in_blocks(
+    partition: Partition, initial_rows: Callable, block: int
+) -> Callable:
+    """Does the same from the first number on, so many rows at a time.
 
     One for each partition, for a function is traced once for arguments of its types.
     """
-    block = max(1, BLOCK_ELEMENTS // max(1, math.prod(partition.row_shape)))
+    write = _writer(partition, initial_rows)
 
     @tf.function(autograph=False, input_signature=[tf.TensorSpec((), tf.int64)] * 4)
-    def write(first, step, place, count):
+    def write_all(first, step, place, count):
         def body(done):
-            numbers = tf.range(done, tf.minimum(done + block, count))
-            rows = initial_rows(first + step * numbers)
-            with tf.control_dependencies([partition.scatter(place + numbers, rows)]):
+            stop = tf.minimum(done + block, count)
+            with tf.control_dependencies([write(first, step, place, stop, done)]):
                 return (done + block,)
 
         with tf.device(partition.device):
@@ -101,4 +120,4 @@ def _writer(partition: Partition, initial_rows: Callable) -> Callable:
                 parallel_iterations=1,
             )
 
-    return write.get_concrete_function()
+    return write_all.get_concrete_function()

@@ -54,7 +54,7 @@ class Home(abc.ABC):
         Args:
             spec: The table's.
             constant: Initial value of all elements, or None.
-            initial_rows: `(row ids) -> rows`, in the graph; None for a constant.
+            initial_rows: `(row ids) -> rows`, of operations; None for a constant.
         """
 
     def of(self, storage: Storage) -> Home:
