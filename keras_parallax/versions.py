@@ -8,6 +8,7 @@ the check would have named.
 
 import importlib
 import importlib.metadata
+import importlib.util
 import json
 import os
 import pathlib
@@ -136,6 +137,27 @@ def horovod_or_explain() -> ModuleType:
 def takes_expected_splits() -> bool:
     """Whether the installed Horovod may be told what an all-to-all will receive.
 
-    That which `keras-parallax build-horovod` builds may; the wheel says so.
+    That which `keras-parallax build-horovod` builds may.
     """
-    return hasattr(importlib.import_module("horovod"), "keras_parallax_edition")
+    return _horovod_edition() is not None
+
+
+def of_exchange() -> dict[str, str]:
+    """What workers that exchange with each other must have alike.
+
+    Horovod's workers do not say what they send each other by: of two that differ, one
+    may wait for what the other never sends.
+    """
+    edition = _horovod_edition()
+    built = "" if edition is None else f", edition {edition} of `build-horovod`"
+    return {
+        "keras-parallax": __version__,
+        "horovod": f"{installed_version('horovod')}{built}",
+    }
+
+
+def _horovod_edition() -> int | None:
+    """What `keras-parallax build-horovod` has left in its wheel; None elsewhere."""
+    if importlib.util.find_spec("horovod") is None:
+        return None
+    return getattr(importlib.import_module("horovod"), "keras_parallax_edition", None)

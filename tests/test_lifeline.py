@@ -258,6 +258,23 @@ def test_strangers_do_no_harm(start_coordinator):
     assert member.leave(wait_for_end_seconds=5.0)
 
 
+def test_workers_that_cannot_exchange_are_refused(start_coordinator):
+    coordinator = start_coordinator()
+    ours, theirs = ({"alike": {"horovod": built}} for built in ("1, ours", "1"))
+    first = _join(coordinator, 0, info=ours)
+    _join(coordinator, 1, info=ours)
+    # A server exchanges nothing by Horovod.
+    _join(coordinator, 0, "server")
+    with pytest.raises(ClusterError, match="has horovod 1; worker 0, on .* 1, ours"):
+        _join(coordinator, 2, info=theirs)
+    with pytest.raises(ClusterError, match="horovod of no version; .*build-horovod"):
+        _join(coordinator, 2)
+    assert len(coordinator.members()) == 3
+    failure = first.wait_lost(5.0)
+    assert (failure.index, failure.what) == (2, "failed")
+    assert "has horovod 1; worker 0" in failure.summary
+
+
 def test_joining_names_the_address_that_did_not_answer():
     address = f"127.0.0.1:{free_port()}"
     with pytest.raises(ClusterError, match=f"coordinator at {address} did not"):

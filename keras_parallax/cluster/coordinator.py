@@ -18,7 +18,8 @@ from collections.abc import Callable
 from typing import Any
 
 from keras_parallax.cluster.addresses import join_address, port_error, reach
-from keras_parallax.cluster.failure import STUCK, Failure, process_name
+from keras_parallax.cluster.admission import why_not
+from keras_parallax.cluster.failure import STUCK, Failure
 from keras_parallax.cluster.membership import MemberState, silence_seconds
 from keras_parallax.cluster.verdict import Verdict
 from keras_parallax.cluster.waiting import Patience, Wait, stall_seconds
@@ -220,14 +221,6 @@ class Coordinator:
         if message is None or message.get("type") != "join":
             return None
         key = (str(message["role"]), int(message["index"]))
-        there = self._members.get(key)
-        if there is not None:
-            name = process_name(*key)
-            reason = (
-                f"{name} has joined already, as process {there.pid} on {there.host}"
-            )
-            _send(writer, {"type": "refused", "reason": reason})
-            return None
         member = MemberState(
             role=key[0],
             index=key[1],
@@ -236,6 +229,13 @@ class Coordinator:
             info=dict(message["info"]),
             last_seen=time.monotonic(),
         )
+        reason = why_not(member, self._members)
+        if reason is not None:
+            _send(writer, {"type": "refused", "reason": reason})
+            if key not in self._members:
+                # The others wait for it, and it will not come.
+                self._verdict.add(Failure(*key, what="failed", summary=reason))
+            return None
         self._members[key] = member
         self._writers[key] = writer
         _send(

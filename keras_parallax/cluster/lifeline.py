@@ -110,7 +110,8 @@ class Member:
             role: `"worker"` or `"server"`.
             index: Which of them.
             timeout_seconds: How long to try.
-            info: Facts for the coordinator to show, of types that JSON has.
+            info: Facts for the coordinator to show, of types that JSON has. What is
+                in `"alike"`, a dictionary, all of a role must have the same.
             on_lost: Called with a `Failure`, in the member's thread, when
                 another process or the coordinator is lost. By default one line
                 is printed, and the process is ended with status `EXIT_LOST`
@@ -270,8 +271,7 @@ class Member:
         if first.get("type") == "refused":
             self._connection.close()
             raise ClusterError(
-                f"The coordinator has refused this process: {first['reason']}. "
-                "Each process of a job has a role and an index of its own."
+                f"The coordinator has refused this process: {first['reason']}"
             )
         if first.get("type") != "welcome":
             self._connection.close()

@@ -23,6 +23,7 @@ from keras_parallax.cluster.topology import (
     assign_slots,
 )
 from keras_parallax.errors import ClusterError
+from keras_parallax.versions import of_exchange
 
 JOIN_SECONDS = 300.0
 
@@ -171,6 +172,8 @@ def bootstrap(
         ClusterError: The coordinator could not be started or reached.
     """
     role = "server" if topology.task == "ps" else "worker"
+    exchanges = role == "worker" and topology.size > 1
+    info = {"alike": of_exchange()} if exchanges else {}
     if topology.source != "tf_config":
         if topology.size > 1:
             threads = str(share_of_cores(topology.local_size))
@@ -178,7 +181,7 @@ def bootstrap(
         member = None
         if topology.lifeline is not None:
             member = Member.join(
-                topology.lifeline, role, topology.index, timeout_seconds
+                topology.lifeline, role, topology.index, timeout_seconds, info=info
             )
         return None, member
     if topology.size == 1 and not topology.servers:
@@ -193,7 +196,7 @@ def bootstrap(
     on_lost = (lambda failure: None) if role == "server" else None
     try:
         member = Member.join(
-            lifeline, role, topology.index, timeout_seconds, on_lost=on_lost
+            lifeline, role, topology.index, timeout_seconds, info, on_lost
         )
     except ClusterError:
         if coordinator is not None:

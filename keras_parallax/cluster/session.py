@@ -32,7 +32,7 @@ from keras_parallax.cluster.local_sizes import local_sizes
 from keras_parallax.cluster.machines import Machines
 from keras_parallax.cluster.progress import Progress
 from keras_parallax.cluster.topology import LIFELINE_VARIABLE, Topology
-from keras_parallax.versions import horovod_or_explain
+from keras_parallax.versions import horovod_or_explain, of_exchange
 
 logger = logging.getLogger("keras_parallax")
 
@@ -170,7 +170,8 @@ class Session:
             ).start()
             address = self._coordinator.address
         self._lifeline = str(self.job.share(address))
-        return Member.join(self._lifeline, "worker", topology.rank)
+        info = {"alike": of_exchange()}
+        return Member.join(self._lifeline, "worker", topology.rank, info=info)
 
     def _connect(self) -> None:
         topology = self.job.topology
