@@ -286,6 +286,13 @@ def closest_to_paper(rows, multiple=18.0):
     )
 
 
+_IN_WORDS = {
+    "of ours": "step time / ours",
+    "step_ms": "step time (ms)",
+    "examples_per_s": "examples per second",
+}
+
+
 def plot(rows, path, axis="hosts", value="examples_per_s", stands_for=None):
     """Draws a column over another, a line for each system, both on logarithmic scales.
 
@@ -315,14 +322,13 @@ def plot(rows, path, axis="hosts", value="examples_per_s", stands_for=None):
         1, len(groups), figsize=(4.6 * len(groups), 3.6), squeeze=False,
         layout="constrained",
     )  # fmt: skip
-    names = [name for name in systems.NAMES if any(name in s for s in groups.values())]
     for place, (group, by_system) in zip(axes[0], groups.items(), strict=True):
         for name, mine in by_system.items():
             mine = sorted(mine, key=lambda row: row[axis])
-            color = f"C{names.index(name)}"
             place.plot(
                 [row[axis] for row in mine], [row[value] for row in mine],
-                color=color, marker="o", markersize=3, label=name,
+                color=f"C{systems.NAMES.index(name)}", marker="o", markersize=3,
+                label=name,
                 linewidth=2.5 if name == "ours" else 1.2,
             )  # fmt: skip
         title = ", ".join(f"{k} {v}" for k, v in zip(others, group, strict=True))
@@ -332,7 +338,7 @@ def plot(rows, path, axis="hosts", value="examples_per_s", stands_for=None):
         place.set_xticks(ticks, [f"{tick:g}" for tick in ticks], minor=False)
         place.set_xticks([], minor=True)
         place.grid(alpha=0.3)
-    axes[0, 0].set_ylabel(value.replace("_", " "))
+    axes[0, 0].set_ylabel(_IN_WORDS.get(value, value))
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=8)
     path.parent.mkdir(parents=True, exist_ok=True)
