@@ -131,6 +131,17 @@ def test_the_papers_figures_are_asked_for_where_horovod_is_as_slow_as_there():
     assert checks["8 hosts, 25 Mbit/s, batch 4: ours, bytes / least"]
 
 
+def test_of_fewer_hosts_the_papers_figures_are_not_asked_for():
+    results = report.Report("language_model")
+    results.rows = rows_at(50, hosts=4, ours=20.0, horovod=180.0, naive_ps=40.0)
+    language_model.check(results)
+    place = "4 hosts, 50 Mbit/s, batch 4"
+    assert set(results.checks) == {
+        f"{place}: ours / best other (naive ps)",
+        f"{place}: ours, bytes / least",
+    }
+
+
 def test_checks_tell_where_another_system_is_faster():
     results = report.Report("translation")
     results.rows = rows_at(50, ours=20.0, horovod=19.0)
