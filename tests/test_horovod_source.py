@@ -27,27 +27,46 @@ EXCHANGE = """\
 """
 
 
-def test_an_exchange_receives_before_it_sends(tmp_path):
-    path = tmp_path / horovod_source.ALL_TO_ALL
-    path.parent.mkdir(parents=True)
-    path.write_text(EXCHANGE)
-    horovod_source.receive_before_sending(tmp_path)
-    changed = path.read_text()
+GATHERING = """\
+      out->send(sendRank, a);
+      out->recv(recvRank, b);
+      continue;
+    out->waitSend(opts.timeout);
+"""
+
+
+@pytest.fixture
+def exchanges(tmp_path):
+    """Where all-to-all and all-gather are written down, of Gloo."""
+    for name, text in (
+        (horovod_source.ALL_TO_ALL, EXCHANGE),
+        (horovod_source.GATHER, GATHERING),
+    ):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return tmp_path
+
+
+def test_an_exchange_receives_before_it_sends(exchanges):
+    horovod_source.receive_before_sending(exchanges)
+    changed = (exchanges / horovod_source.ALL_TO_ALL).read_text()
     assert changed.count("out->recv(") == 1
     assert changed.index("out->recv(") < changed.index("in->send(")
     assert changed.count("for (") == 3
     assert changed.count("{") == changed.count("}")
     assert changed.endswith(EXCHANGE[EXCHANGE.index("\n\n") :])
+    send, receive, *rest = GATHERING.splitlines(keepends=True)
+    changed = (exchanges / horovod_source.GATHER).read_text()
+    assert changed == "".join([receive, send, *rest])
 
 
 @pytest.mark.parametrize("text", [None, "", EXCHANGE + EXCHANGE])
-def test_another_exchange_is_refused(tmp_path, text):
-    if text is not None:
-        path = tmp_path / horovod_source.ALL_TO_ALL
-        path.parent.mkdir(parents=True)
-        path.write_text(text)
-    with pytest.raises(horovod_source.UnknownSource, match="alltoallv.cc"):
-        horovod_source.receive_before_sending(tmp_path)
+@pytest.mark.parametrize("name", [horovod_source.ALL_TO_ALL, horovod_source.GATHER])
+def test_another_exchange_is_refused(exchanges, text, name):
+    (exchanges / name).unlink() if text is None else (exchanges / name).write_text(text)
+    with pytest.raises(horovod_source.UnknownSource, match=name):
+        horovod_source.receive_before_sending(exchanges)
 
 
 def test_another_source_release_is_refused(tmp_path):
