@@ -3,12 +3,21 @@ import pytest
 from keras_parallax.cli import horovod_source
 
 
+def write(source, texts):
+    """Writes files, by their names in the source; returns its folder."""
+    for name, text in texts.items():
+        path = source / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return source
+
+
 def test_only_the_unbuildable_source_is_dropped(tmp_path):
-    path = tmp_path / horovod_source.CMAKE_LIST
-    path.parent.mkdir(parents=True)
-    path.write_text("list(a\n  mpi_ops.cc\n  xla_mpi_ops.cc\n  gpu.cc\n)\n")
+    text = "list(a\n  mpi_ops.cc\n  xla_mpi_ops.cc\n  gpu.cc\n)\n"
+    write(tmp_path, {horovod_source.CMAKE_LIST: text})
     horovod_source.drop_unbuildable_source(tmp_path)
-    assert path.read_text() == "list(a\n  mpi_ops.cc\n  gpu.cc\n)\n"
+    changed = (tmp_path / horovod_source.CMAKE_LIST).read_text()
+    assert changed == "list(a\n  mpi_ops.cc\n  gpu.cc\n)\n"
 
 
 EXCHANGE = """\
@@ -38,14 +47,10 @@ GATHERING = """\
 @pytest.fixture
 def exchanges(tmp_path):
     """Where all-to-all and all-gather are written down, of Gloo."""
-    for name, text in (
-        (horovod_source.ALL_TO_ALL, EXCHANGE),
-        (horovod_source.GATHER, GATHERING),
-    ):
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return tmp_path
+    return write(
+        tmp_path,
+        {horovod_source.ALL_TO_ALL: EXCHANGE, horovod_source.GATHER: GATHERING},
+    )
 
 
 def test_an_exchange_receives_before_it_sends(exchanges):
@@ -70,9 +75,7 @@ def test_another_exchange_is_refused(exchanges, text, name):
 
 
 def test_another_source_release_is_refused(tmp_path):
-    path = tmp_path / horovod_source.CMAKE_LIST
-    path.parent.mkdir(parents=True)
-    path.write_text("list(a mpi_ops.cc)\n")
+    write(tmp_path, {horovod_source.CMAKE_LIST: "list(a mpi_ops.cc)\n"})
     with pytest.raises(horovod_source.UnknownSource, match="xla_mpi_ops.cc"):
         horovod_source.drop_unbuildable_source(tmp_path)
 
@@ -128,14 +131,9 @@ void Pair::recv() {
 @pytest.fixture
 def pair(tmp_path):
     """Where one end of a connection is written down, with what is changed in it."""
-    for name, text in (
-        (horovod_source.PAIR, PAIR),
-        (horovod_source.PAIR_HEADER, HEADER),
-    ):
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return tmp_path
+    return write(
+        tmp_path, {horovod_source.PAIR: PAIR, horovod_source.PAIR_HEADER: HEADER}
+    )
 
 
 def test_small_messages_ask_for_nothing(pair):
@@ -175,11 +173,7 @@ def horovod(tmp_path):
     }
     for name in horovod_source.OPERATIONS:
         texts[name] = OPERATION
-    for name, text in texts.items():
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return tmp_path
+    return write(tmp_path, texts)
 
 
 def test_splits_that_are_expected_are_taken(horovod):

@@ -204,8 +204,7 @@ def receive_before_sending(source: pathlib.Path) -> None:
     direction after the other, and an exchange takes 1.6 times as long as it has to. In
     an all-gather, which goes around a ring, that is so between two workers.
     """
-    path = source / ALL_TO_ALL
-    text = path.read_text() if path.exists() else ""
+    text = _read(source, ALL_TO_ALL)
     receive = _RECEIVE.findall(text)
     loop = _FIRST_LOOP.findall(text)
     if len(receive) != 1 or len(loop) != 1:
@@ -213,13 +212,12 @@ def receive_before_sending(source: pathlib.Path) -> None:
     peer = "    int recvRank = (myRank + worldSize - i) % worldSize;\n"
     first = f"{loop[0]}{peer}{receive[0]}  }}\n"
     text = _RECEIVE.sub("", text)
-    path.write_text(_FIRST_LOOP.sub(lambda found: first + found[1], text))
-    path = source / GATHER
-    text = path.read_text() if path.exists() else ""
-    text, count = _SEND_THEN_RECEIVE.subn(r"\2\1", text)
+    text = _FIRST_LOOP.sub(lambda found: first + found[1], text)
+    (source / ALL_TO_ALL).write_text(text)
+    text, count = _SEND_THEN_RECEIVE.subn(r"\2\1", _read(source, GATHER))
     if not count:
         raise UnknownSource("what sends and then receives", GATHER)
-    path.write_text(text)
+    (source / GATHER).write_text(text)
 
 
 def send_small_messages_at_once(source: pathlib.Path) -> None:
@@ -274,10 +272,15 @@ def _replace(
     source: pathlib.Path, name: str, changes: tuple[tuple[str, str], ...]
 ) -> None:
     """Replaces, in a file, what is found exactly once of each pattern."""
-    path = source / name
-    text = path.read_text() if path.exists() else ""
+    text = _read(source, name)
     for pattern, by in changes:
         if len(re.findall(pattern, text)) != 1:
             raise UnknownSource(f"one place like {pattern!r}", name)
         text = re.sub(pattern, by, text)
-    path.write_text(text)
+    (source / name).write_text(text)
+
+
+def _read(source: pathlib.Path, name: str) -> str:
+    """A file's text; none of what is looked for is in one that is not there."""
+    path = source / name
+    return path.read_text() if path.exists() else ""
