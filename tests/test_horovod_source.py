@@ -122,6 +122,7 @@ void Pair::send() {
 
 void Pair::recv() {
   throwIfException();
+
   // If this recv happens before the send notification,
   mutator.pushExpectedSendNotification();
 }
@@ -144,6 +145,9 @@ def test_small_messages_ask_for_nothing(pair):
     assert changed.count("throwIfException();\n") == 2
     assert changed.count("nbytes <= kSmallMessage") == 1
     assert changed.count("nbytes > kSmallMessage") == 1
+    # What has come is received, whether or not its sender is still there.
+    receiving = changed[changed.index("Pair::recv()") :]
+    assert receiving.index("early_.find") < receiving.index("throwIfException")
     for bracket, other in ("{}", "()"):
         assert changed.count(bracket) == changed.count(other)
 

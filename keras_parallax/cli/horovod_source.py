@@ -14,7 +14,7 @@ import re
 
 HOROVOD_VERSION = "0.28.1"
 # Counts what is changed here: wheels that were built before are not used.
-EDITION = 5
+EDITION = 6
 
 CMAKE_LIST = "horovod/tensorflow/CMakeLists.txt"
 UNBUILDABLE_SOURCE = "xla_mpi_ops.cc"
@@ -95,8 +95,10 @@ _PAIR_CHANGES = (
     }
 """,
     ),
-    # Receiving: what came early is taken; permission is given to large messages only.
+    # Receiving: what came early is taken, also when the connection has ended since;
+    # permission is given to large messages only.
     (
+        r"  throwIfException\(\);\n\n"
         r"  // If this recv happens before the send notification,\n" + _TO_THE_END,
         """\
   auto held = early_.find(slot);
@@ -111,6 +113,7 @@ _PAIR_CHANGES = (
     static_cast<tcp::UnboundBuffer*>(tbuf)->handleRecvCompletion(rank_);
     return;
   }
+  throwIfException();
   localPendingRecv_[slot].push_back(std::make_tuple(buf, offset, nbytes));
   if (nbytes > kSmallMessage) {
     sendNotifyRecvReady(slot, nbytes);

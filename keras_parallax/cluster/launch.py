@@ -144,11 +144,21 @@ class _Launcher:
             self._drain(key, 2.0)
         self._resources.close()
 
+    def _environment(self) -> dict[str, str]:
+        """What servers and workers have in common; what the user has set, stays."""
+        return {
+            # Without this a worker's output would come in blocks, long after.
+            "PYTHONUNBUFFERED": "1",
+            # A crash in native code would leave nothing that tells where.
+            "PYTHONFAULTHANDLER": "1",
+            **self._job.environ,
+            LIFELINE_VARIABLE: self._coordinator.address,
+        }
+
     def _start_servers(self) -> list[str]:
         ports = free_ports(self._job.servers)
         addresses = [f"127.0.0.1:{port}" for port in ports]
-        env = {**self._job.environ, LIFELINE_VARIABLE: self._coordinator.address}
-        env.setdefault("PYTHONUNBUFFERED", "1")
+        env = self._environment()
         for index in range(len(addresses)):
             command = server_command(addresses, index)
             # TensorFlow prints a page when it starts: it is shown when a server
@@ -180,9 +190,7 @@ class _Launcher:
     def _start_workers(
         self, hosts: list[str], servers: list[str], address: str | None
     ) -> None:
-        base = {**self._job.environ, LIFELINE_VARIABLE: self._coordinator.address}
-        # Without this a worker's output would come in blocks, long after.
-        base.setdefault("PYTHONUNBUFFERED", "1")
+        base = self._environment()
         # Else each worker's output begins with what TensorFlow was built for.
         base.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
         if servers:

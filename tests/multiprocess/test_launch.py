@@ -165,6 +165,16 @@ def test_a_killed_worker_is_named_and_ends_the_job(launch):
     ]
 
 
+def test_a_crash_in_native_code_tells_where_it_was(launch):
+    crash = "import ctypes; tell_step(); ctypes.string_at(0)"
+    code, _, err = _finish(launch("wait_for_ever()", crash))
+    assert code == 128 + signal.SIGSEGV
+    lines = err.splitlines()
+    assert "[worker 1] Fatal Python error: Segmentation fault" in lines
+    assert any("ctypes/__init__.py" in line for line in lines)
+    assert lines[-1] == "keras-parallax: worker 1 died (signal 11, SIGSEGV) at step 12"
+
+
 def test_an_exception_is_shown_once_and_first(launch):
     code, _, err = _finish(launch("wait_for_a_death()", "raise ValueError('bad')"))
     assert code == 1
