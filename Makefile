@@ -3,6 +3,7 @@
 # make bench   run a short version of the evaluation, under 20 minutes in all
 # make bench-full    run all of it, in hours, and keep it in docs/results and docs/img
 # make setup   what all need: .venv, the package, Horovod (each done once)
+# make sanitize    try the changed transport of Horovod under sanitizers: 5 minutes
 # make lint, make docs, make format, make clean
 #
 # make PYTHON=/path/to/python3.11 setup    chooses the interpreter of .venv
@@ -20,7 +21,7 @@ PYTHON ?=
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo bench bench-full test lint format docs clean
+.PHONY: help setup demo bench bench-full test sanitize lint format docs clean
 
 help:
 	@sed -n 's/^# \{0,1\}//; /^$$/q; p' Makefile
@@ -53,6 +54,9 @@ bench-full: setup
 # Two files of tests at a time, those of many processes first: they take longest.
 test: lint docs
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+sanitize: setup
+	$(BIN)/python -m tests.transport.sanitize
 
 lint: setup
 	$(BIN)/ruff check .

@@ -134,22 +134,28 @@ def _pip(*arguments: str, env: dict[str, str] | None = None) -> None:
         )
 
 
+def changed_source(folder: pathlib.Path) -> pathlib.Path:
+    """Horovod's source, downloaded into `folder` and changed; returns where it is."""
+    _pip("install", "--quiet", *BUILD_REQUIREMENTS)
+    requirement = f"horovod=={HOROVOD_VERSION}"
+    where = ("--no-deps", "--no-binary", "horovod", "--no-build-isolation")
+    _pip("download", "--quiet", *where, "--dest", str(folder), requirement)
+    archive = next(folder.glob("horovod-*.tar.gz"))
+    shutil.unpack_archive(archive, folder)
+    source = folder / f"horovod-{HOROVOD_VERSION}"
+    try:
+        horovod_source.change(source)
+    except horovod_source.UnknownSource as error:
+        raise BuildError(str(error)) from None
+    return source
+
+
 def build_wheel(destination: pathlib.Path) -> pathlib.Path:
     """Compiles Horovod against the installed TensorFlow; returns the wheel."""
     check_tools()
     check_folder()
-    _pip("install", "--quiet", *BUILD_REQUIREMENTS)
     with tempfile.TemporaryDirectory(prefix="keras_parallax_horovod_") as scratch:
-        requirement = f"horovod=={HOROVOD_VERSION}"
-        where = ("--no-deps", "--no-binary", "horovod", "--no-build-isolation")
-        _pip("download", "--quiet", *where, "--dest", scratch, requirement)
-        archive = next(pathlib.Path(scratch).glob("horovod-*.tar.gz"))
-        shutil.unpack_archive(archive, scratch)
-        source = pathlib.Path(scratch) / f"horovod-{HOROVOD_VERSION}"
-        try:
-            horovod_source.change(source)
-        except horovod_source.UnknownSource as error:
-            raise BuildError(str(error)) from None
+        source = changed_source(pathlib.Path(scratch))
         options = ("--no-deps", "--no-build-isolation", "--wheel-dir", scratch)
         _pip("wheel", *options, str(source), env=build_environment())
         destination.mkdir(parents=True, exist_ok=True)
