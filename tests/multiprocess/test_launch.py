@@ -166,7 +166,10 @@ def test_a_killed_worker_is_named_and_ends_the_job(launch):
 
 
 def test_a_crash_in_native_code_tells_where_it_was(launch):
-    crash = "import ctypes; tell_step(); ctypes.string_at(0)"
+    crash = (
+        "import ctypes, resource; tell_step(); "
+        "resource.setrlimit(resource.RLIMIT_CORE, (0, 0)); ctypes.string_at(0)"
+    )
     code, _, err = _finish(launch("wait_for_ever()", crash))
     assert code == 128 + signal.SIGSEGV
     lines = err.splitlines()
