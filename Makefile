@@ -3,7 +3,7 @@
 # make bench   run a short version of the evaluation, under 20 minutes in all
 # make bench-full    run all of it, in hours, and keep it in docs/results and docs/img
 # make setup   what all need: .venv, the package, Horovod (each done once)
-# make sanitize    try the changed transport of Horovod under sanitizers: 5 minutes
+# make sanitize    try the changed transport of Horovod under sanitizers: 4 minutes
 # make lint, make docs, make format, make clean
 #
 # make PYTHON=/path/to/python3.11 setup    chooses the interpreter of .venv

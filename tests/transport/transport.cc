@@ -153,7 +153,8 @@ void work(
   gloo::transport::tcp::attr local;
   local.hostname = "127.0.0.1";
   auto context = std::make_shared<gloo::rendezvous::Context>(rank, size);
-  context->connectFullMesh(store, gloo::transport::tcp::CreateDevice(local));
+  auto device = gloo::transport::tcp::CreateDevice(local);
+  context->connectFullMesh(store, device);
   Random common(seed), own(seed * 1000 + rank);
   for (int round = 0; round < rounds; round++) {
     if (own() % kOneInSoManyIsLate == 0) {
