@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import itertools
+import operator
 import pathlib
 import sys
 import sysconfig
@@ -17,14 +21,37 @@ def place_in_program() -> str | None:
     The innermost call of what is neither installed nor this package: a worker is inside
     of `model.fit` almost always, and what matters is from where.
     """
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    while frame is not None and not _is_users(frame):
-        frame = frame.f_back
+    frame = next(filter(_is_users, _frames_of_main_thread()), None)
     if frame is None:
         return None
     code = frame.f_code
     place = f"at {pathlib.Path(code.co_filename).name}:{frame.f_lineno}"
     return place if code.co_name == "<module>" else f"{place}, in {code.co_name}"
+
+
+def _frames_of_main_thread() -> list[FrameType]:
+    """Its frames, innermost first, all of one moment.
+
+    The main thread runs on whenever this one executes Python: frames that are
+    followed one by one may be gone, and a generator's points to where its caller once
+    was, at which CPython 3.11 crashes. So one call in C collects them. Nor may the
+    garbage collector come between, whose finalizers are Python.
+    """
+    ident = threading.main_thread().ident or 0
+    now = itertools.islice(iter(sys._current_frames, None), 1)
+    innermost = map(operator.itemgetter(ident), now)
+    steps = itertools.chain(innermost, itertools.repeat("f_back"))
+    frames: list[FrameType] = []
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        # Ends where there is no such thread, and after the outermost frame.
+        with contextlib.suppress(KeyError, AttributeError):
+            frames.extend(itertools.accumulate(steps, getattr))
+    finally:
+        if collects:
+            gc.enable()
+    return [frame for frame in frames if frame is not None]
 
 
 def _is_users(frame: FrameType) -> bool:
