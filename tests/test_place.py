@@ -1,3 +1,4 @@
+import subprocess
 import sys
 import threading
 
@@ -50,3 +51,42 @@ def test_the_place_is_known_while_the_program_runs_on(hurry):
             library["work"](depth)
     assert len(places) == 5000
     assert all(place and place.startswith("at test_place.py") for place in places)
+
+
+# Finalizers that let the main thread run on, while its frames are being collected.
+GARBAGE = """
+import gc, sys, threading, time
+from keras_parallax.cluster import place
+
+class Garbage:
+    def __init__(self):
+        self.myself = self
+
+    def __del__(self):
+        time.sleep(1e-4)
+
+def look():
+    for _ in range(500):
+        for _ in range(3):
+            Garbage()
+        place.place_in_program()
+    looked.set()
+
+def work(depth):
+    return work(depth - 1) + 1 if depth else 0
+
+place._is_users = lambda frame: False
+gc.set_threshold(20)
+sys.setswitchinterval(1e-5)
+looked = threading.Event()
+threading.Thread(target=look).start()
+while not looked.is_set():
+    for depth in (5, 200, 40, 100):
+        work(depth)
+"""
+
+
+def test_garbage_does_not_come_between():
+    command = (sys.executable, "-X", "faulthandler", "-c", GARBAGE)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
