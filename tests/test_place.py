@@ -66,7 +66,7 @@ class Garbage:
         time.sleep(1e-4)
 
 def look():
-    for _ in range(500):
+    for _ in range(2000):
         for _ in range(3):
             Garbage()
         place.place_in_program()

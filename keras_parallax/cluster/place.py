@@ -32,10 +32,11 @@ def place_in_program() -> str | None:
 def _frames_of_main_thread() -> list[FrameType]:
     """Its frames, innermost first, all of one moment.
 
-    The main thread runs on whenever this one executes Python: frames that are
-    followed one by one may be gone, and a generator's points to where its caller once
-    was, at which CPython 3.11 crashes. So one call in C collects them. Nor may the
-    garbage collector come between, whose finalizers are Python.
+    The main thread runs on whenever this one executes Python. Where frames are followed
+    one by one, a generator's, once left, has none behind it. So one call in C collects
+    them. It makes a frame object of each, at which the garbage collector may run; a
+    finalizer lets the main thread run on, too, and CPython (3.11) then writes into a
+    frame that is gone. So nothing is collected meanwhile.
     """
     ident = threading.main_thread().ident or 0
     now = itertools.islice(iter(sys._current_frames, None), 1)

@@ -8,6 +8,7 @@ after a change in `keras_parallax/cli/horovod_source.py`.
 """
 
 import argparse
+import itertools
 import pathlib
 import subprocess
 import sys
@@ -48,18 +49,16 @@ def main() -> int:
         source = build_horovod.changed_source(folder)
         for sanitizer in SANITIZERS:
             program = build(source / "third_party/gloo", sanitizer, folder / sanitizer)
-            for workers in WORKERS:
-                for seed in range(seeds):
-                    numbers = (workers, ROUNDS, seed)
-                    command = (str(program), *map(str, numbers))
-                    code = subprocess.run(command, timeout=DEADLINE_SECONDS).returncode
-                    found = f"exit status {code}" if code else "nothing found"
-                    print(
-                        f"{sanitizer}: {workers} workers, {ROUNDS} operations, seed "
-                        f"{seed}: {found}",
-                        flush=True,
-                    )
-                    faults += bool(code)
+            for workers, seed in itertools.product(WORKERS, range(seeds)):
+                command = (str(program), str(workers), str(ROUNDS), str(seed))
+                code = subprocess.run(command, timeout=DEADLINE_SECONDS).returncode
+                found = f"exit status {code}" if code else "nothing found"
+                print(
+                    f"{sanitizer}: {workers} workers, {ROUNDS} operations, seed "
+                    f"{seed}: {found}",
+                    flush=True,
+                )
+                faults += bool(code)
     return int(faults > 0)
 
 
